@@ -1,0 +1,117 @@
+"""The actor: one posterior, one plan, one episode.
+
+Acme's own actor makes its state before it fetches variables, so that a sample drawn there would be
+of the episode before. This one fetches at an episode's first step, and then only acts.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+import numpy as np
+from acme import core, specs
+from acme.adders import Adder
+
+from eve_acme.acting import Policy
+
+POSTERIOR = "posterior"
+"""The one name that is served: mean and Fisher travel as one value, always of one step."""
+
+
+class Behaviour(NamedTuple):
+    """How an actor behaves over the episodes of a run.
+
+    Attributes:
+      policy: how to act after burn-in.
+      burn_in_episodes: how many first episodes of the run are uniformly random.
+      random_steps: whether `policy.select` needs a new key at each step.
+    """
+
+    policy: Policy
+    burn_in_episodes: int = 0
+    random_steps: bool = False
+
+
+class EVEActor(core.Actor):
+    """Acts on one sample of the posterior an episode, and hands its steps to the adder."""
+
+    def __init__(
+        self,
+        behaviour: Behaviour,
+        random_key: jax.Array,
+        actions: specs.DiscreteArray,
+        variable_source: core.VariableSource | None = None,
+        adder: Adder | None = None,
+        episodes_so_far: Callable[[], int] | None = None,
+    ):
+        """Makes the actor.
+
+        Args:
+          behaviour: how to act, and for how long at random.
+          random_key: where all of this actor's randomness comes from.
+          actions: the action spec, whose dtype actions get.
+          variable_source: serves the posterior; may be None for one that only acts at random.
+          adder: takes the steps; None for an evaluator.
+          episodes_so_far: episodes of the whole run, for burn-in; by default this actor's own.
+        """
+        plan_key, uniform_key = jax.random.split(random_key)
+        self._behaviour = behaviour
+        self._actions = actions
+        self._variable_source = variable_source
+        self._adder = adder
+        self._episodes_so_far = episodes_so_far or (lambda: self.episodes)
+        self._plan_key = plan_key
+        self._rng = np.random.default_rng(np.asarray(jax.random.key_data(uniform_key)))
+        self._make_plan = jax.jit(behaviour.policy.plan)
+        self._select = jax.jit(behaviour.policy.select)
+
+        self.episodes = 0
+        self._plan: Any = None
+        self._select_key = plan_key
+        self._step = 0
+
+    def observe_first(self, timestep: dm_env.TimeStep) -> None:
+        if self._adder:
+            self._adder.add_first(timestep)
+        self._plan, self._step = None, 0
+        if self._episodes_so_far() < self._behaviour.burn_in_episodes:
+            return
+        assert self._variable_source is not None
+        posterior = self._variable_source.get_variables([POSTERIOR])[0]
+        episode_key = jax.random.fold_in(self._plan_key, self.episodes)
+        sample_key, self._select_key = jax.random.split(episode_key)
+        self._plan = self._make_plan(posterior, sample_key)
+
+    def select_action(self, observation: Any) -> np.ndarray:
+        if self._plan is None:
+            action = self._rng.integers(self._actions.num_values)
+        else:
+            key = self._select_key
+            if self._behaviour.random_steps:
+                key = jax.random.fold_in(key, self._step)
+            action = self._select(self._plan, observation, key)
+        self._step += 1
+        return np.asarray(action, self._actions.dtype)
+
+    def observe(self, action: Any, next_timestep: dm_env.TimeStep) -> None:
+        if self._adder:
+            self._adder.add(action, next_timestep)
+        self.episodes += next_timestep.last()
+
+    def update(self, wait: bool = False) -> None:
+        """Does nothing: the posterior is fetched where an episode begins."""
+
+    def save(self) -> dict[str, Any]:
+        """What the next episode depends on. To be called between episodes."""
+        return dict(
+            episodes=self.episodes,
+            plan_key=np.array(self._plan_key),
+            rng=self._rng.bit_generator.state,
+        )
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes back to where `save` was called."""
+        self.episodes = state["episodes"]
+        self._plan_key = jax.numpy.asarray(state["plan_key"])
+        self._rng.bit_generator.state = state["rng"]

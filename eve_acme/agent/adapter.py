@@ -1,0 +1,70 @@
+"""The builder as Acme 0.4.0 calls it.
+
+Its drivers give `make_actor` the adder third, where head's give the environment spec, and give no
+spec at all to `make_adder` and `make_learner`.
+"""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import reverb
+from acme import core, specs
+from acme.adders import Adder
+from acme.utils import counting, loggers
+
+from eve_acme.agent import replay
+from eve_acme.agent.actor import Behaviour, EVEActor
+from eve_acme.agent.builder import EVEBuilder
+from eve_acme.agent.learner import EVELearner
+from eve_acme.networks import Network
+
+
+class Acme040Builder:
+    """`EVEBuilder` with the signatures of 0.4.0's `GenericActorLearnerBuilder`.
+
+    For `LocalLayout` give it a builder that is not `limited`. That layout learns at each step,
+    also at the first k - 1 of an episode, which have written nothing yet: it keeps the ratio
+    itself, and a limiter would only block it for ever.
+    """
+
+    def __init__(
+        self,
+        builder: EVEBuilder,
+        environment_spec: specs.EnvironmentSpec,
+        logger_fn: Callable[..., loggers.Logger] | None = None,
+    ):
+        self._builder = builder
+        self._spec = environment_spec
+        self._logger_fn = logger_fn
+
+    def make_replay_tables(self, environment_spec: specs.EnvironmentSpec) -> list[reverb.Table]:
+        return self._builder.make_replay_tables(environment_spec)
+
+    def make_dataset_iterator(self, replay_client: reverb.Client) -> replay.Rounds:
+        return self._builder.make_dataset_iterator(replay_client)
+
+    def make_adder(self, replay_client: reverb.Client) -> replay.Adder:
+        return self._builder.make_adder(replay_client, self._spec)
+
+    def make_actor(
+        self,
+        random_key: jax.Array,
+        policy_network: Behaviour,
+        adder: Adder | None = None,
+        variable_source: core.VariableSource | None = None,
+    ) -> EVEActor:
+        return self._builder.make_actor(
+            random_key, policy_network, self._spec, variable_source, adder
+        )
+
+    def make_learner(
+        self,
+        random_key: jax.Array,
+        networks: Network,
+        dataset: Iterator[replay.Round],
+        replay_client: reverb.Client | None = None,
+        counter: counting.Counter | None = None,
+    ) -> EVELearner:
+        return self._builder.make_learner(
+            random_key, networks, dataset, self._logger_fn, self._spec, replay_client, counter
+        )

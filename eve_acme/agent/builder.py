@@ -1,0 +1,123 @@
+"""The builder, in the shape of Acme's development head; `adapter` has that of 0.4.0.
+
+It inherits from neither, since the two Acmes share no base class that both of them can call.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import jax
+import reverb
+from acme import core, specs
+from acme.adders import Adder
+from acme.utils import counting, loggers
+
+from eve_acme import acting
+from eve_acme.agent import replay
+from eve_acme.agent.actor import Behaviour, EVEActor
+from eve_acme.agent.learner import EVELearner
+from eve_acme.config import EVEConfig
+from eve_acme.networks import Network
+
+
+class EVEBuilder:
+    """Makes the parts of the agent.
+
+    Args:
+      config: the hyper-parameters.
+      episodes_so_far: episodes of the whole run, which end burn-in. By default an actor knows
+        only its own, and the learner reads its counter.
+      limited: whether replay holds the ratio of samples to inserts, as it must wherever actors and
+        learner run freely. A driver that keeps the ratio itself may turn it off.
+    """
+
+    def __init__(
+        self,
+        config: EVEConfig,
+        episodes_so_far: Callable[[], int] | None = None,
+        limited: bool = True,
+    ):
+        self._config = config
+        self._episodes_so_far = episodes_so_far
+        self._limited = limited
+
+    def make_replay_tables(
+        self, environment_spec: specs.EnvironmentSpec, policy: Behaviour | None = None
+    ) -> list[reverb.Table]:
+        """The one table."""
+        return [replay.make_table(self._config, environment_spec, self._limited)]
+
+    def make_dataset_iterator(self, replay_client: reverb.Client) -> replay.Rounds:
+        """Rounds of minibatches."""
+        return replay.make_dataset_iterator(self._config, replay_client)
+
+    def make_adder(
+        self,
+        replay_client: reverb.Client,
+        environment_spec: specs.EnvironmentSpec,
+        policy: Behaviour | None = None,
+    ) -> replay.Adder:
+        """The writer of k-step transitions."""
+        return replay.Adder(replay_client, self._config, environment_spec)
+
+    def make_actor(
+        self,
+        random_key: jax.Array,
+        policy: Behaviour,
+        environment_spec: specs.EnvironmentSpec,
+        variable_source: core.VariableSource | None = None,
+        adder: Adder | None = None,
+    ) -> EVEActor:
+        """An actor; without an adder, an evaluator."""
+        return EVEActor(
+            behaviour=policy,
+            random_key=random_key,
+            actions=environment_spec.actions,
+            variable_source=variable_source,
+            adder=adder,
+            episodes_so_far=self._episodes_so_far,
+        )
+
+    def make_learner(
+        self,
+        random_key: jax.Array,
+        networks: Network,
+        dataset: Iterator[replay.Round],
+        logger_fn: Callable[..., loggers.Logger] | None,
+        environment_spec: specs.EnvironmentSpec,
+        replay_client: reverb.Client | None = None,
+        counter: counting.Counter | None = None,
+    ) -> EVELearner:
+        """The learner."""
+
+        def steps_in_replay() -> int:
+            assert replay_client is not None
+            return replay_client.server_info()[replay.TABLE].current_size
+
+        return EVELearner(
+            config=self._config,
+            network=networks,
+            random_key=random_key,
+            dataset=dataset,
+            most_steps=replay.most_steps(self._config, environment_spec),
+            steps_in_replay=steps_in_replay if replay_client else None,
+            episodes_so_far=self._episodes_so_far,
+            counter=counter,
+            logger=logger_fn("learner") if logger_fn else None,
+        )
+
+    def make_policy(
+        self,
+        networks: Network,
+        environment_spec: specs.EnvironmentSpec | None = None,
+        evaluation: bool = False,
+    ) -> Behaviour:
+        """How to act; to evaluate, greedily on the posterior's mean from the first episode."""
+        if evaluation:
+            greedy = dataclasses.replace(self._config, acting="greedy")
+            return Behaviour(acting.make_policy(greedy, networks))
+        return Behaviour(
+            policy=acting.make_policy(self._config, networks),
+            burn_in_episodes=self._config.burn_in_episodes,
+            random_steps=self._config.acting == "epsilon_greedy",
+        )

@@ -1,0 +1,129 @@
+"""The learner's shell: takes rounds from replay, calls `update`, counts, and serves the posterior."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from acme import core
+from acme.utils import counting, loggers
+
+from eve_acme.agent import replay
+from eve_acme.agent.actor import POSTERIOR
+from eve_acme.config import EVEConfig
+from eve_acme.networks import Network
+from eve_acme.posterior import Posterior
+from eve_acme.update import make_learner
+
+
+class EVELearner(core.Learner):
+    """Learns a round (k minibatches) at each `step`.
+
+    `update` consumes the buffers of the state it is given, and actors ask for the posterior from
+    other threads; one lock orders the two. What is served is a copy, made under that lock from one
+    state: all of its parts are of one step, and no later step can take them away.
+    """
+
+    def __init__(
+        self,
+        config: EVEConfig,
+        network: Network,
+        random_key: jax.Array,
+        dataset: Iterator[replay.Round],
+        most_steps: int,
+        steps_in_replay: Callable[[], int] | None = None,
+        episodes_so_far: Callable[[], int] | None = None,
+        counter: counting.Counter | None = None,
+        logger: loggers.Logger | None = None,
+    ):
+        """Makes the learner.
+
+        Args:
+          config: the hyper-parameters.
+          network: the Q-network.
+          random_key: where all of the learner's randomness comes from.
+          dataset: the rounds.
+          most_steps: the size of replay beyond which the run is refused.
+          steps_in_replay: asked for n only until the first round, which then tells it.
+          episodes_so_far: episodes of the whole run; by default as the counter has them.
+          counter: counts minibatches as `steps`.
+          logger: gets the counts and metrics of each round.
+        """
+        pure = make_learner(config, network)
+        self._config = config
+        self._dataset = dataset
+        self._most_steps = most_steps
+        self._steps_in_replay = steps_in_replay
+        self._counter = counter or counting.Counter()
+        self._episodes_so_far = episodes_so_far or self._counted_episodes
+        self._logger = logger or loggers.make_default_logger("learner", save_data=False)
+        self._update = jax.jit(pure.update, donate_argnums=0)
+        # Without the copy an output that is an input would share its buffer.
+        self._posterior = jax.jit(
+            lambda state, n: jax.tree_util.tree_map(jnp.copy, pure.posterior(state, n))
+        )
+        self._lock = threading.Lock()
+        self._state = jax.jit(pure.init)(jnp.asarray(jax.random.key_data(random_key)))
+        self._timestamp: float | None = None
+        self.n = 1
+        self.rounds = 0
+        self.metrics: Any = None
+
+    def step(self) -> None:
+        """Learns from the next round.
+
+        n is one and the number of steps that replay held when the round was drawn: exact, since
+        replay counts all actors' steps and drops none, and as old as replay is after a restart.
+        """
+        batches, steps = next(self._dataset)
+        replay.check_size(self._config, self._most_steps, steps)
+        explore = float(self._config.bootstrap_burn_in or not self._burning_in())
+        with self._lock:
+            # Never back: replay's checkpoint may be older than the learner's.
+            self.n = max(self.n, 1 + steps)
+            self._state, self.metrics = self._update(self._state, batches, self.n, explore)
+            self.rounds += 1
+        self._report()
+
+    def _burning_in(self) -> bool:
+        return self._episodes_so_far() < self._config.burn_in_episodes
+
+    def _counted_episodes(self) -> int:
+        """Episodes as Acme's environment loops count them, alone or below actors of a program."""
+        counts = self._counter.get_counts()
+        return int(counts.get("episodes", 0) + counts.get("actor_episodes", 0))
+
+    def _report(self) -> None:
+        now = time.time()
+        elapsed = now - self._timestamp if self._timestamp else 0.0
+        self._timestamp = now
+        counts = self._counter.increment(steps=self._config.batches_per_step, walltime=elapsed)
+        self._logger.write({**counts, "n": self.n, **self.metrics._asdict()})
+
+    def get_variables(self, names: Sequence[str]) -> list[Posterior]:
+        """The posterior, as numpy arrays, for each name (there is only one)."""
+        unknown = [name for name in names if name != POSTERIOR]
+        if unknown:
+            raise KeyError(f"variable: got {unknown[0]!r}, allowed is {POSTERIOR!r}")
+        with self._lock:
+            if not self.rounds and self._steps_in_replay:
+                self.n = max(self.n, 1 + self._steps_in_replay())
+            posterior = self._posterior(self._state, self.n)
+        return [jax.device_get(posterior)] * len(names)
+
+    def save(self) -> dict[str, Any]:
+        """Everything, PRNG key included, as numpy arrays: enough to go on bit for bit."""
+        with self._lock:
+            return dict(
+                state=jax.tree_util.tree_map(np.array, self._state), n=self.n, rounds=self.rounds
+            )
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes back to where `save` was called."""
+        with self._lock:
+            self._state = jax.tree_util.tree_map(jnp.array, state["state"])
+            self.n = int(state["n"])
+            self.rounds = int(state["rounds"])

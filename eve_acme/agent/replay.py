@@ -1,0 +1,240 @@
+"""Replay in Reverb: its table, its writer and its reader, together so that they cannot drift apart.
+
+One item is one k-step transition, and there is one item for each environment step (with
+`subsample`, for each step that is kept). Nothing is ever evicted, so that the size of the table is
+the number of steps that reached replay; each sample carries it, as of the moment it was drawn.
+
+The rate limiter. Let M be `min_replay` and r the samples for each item. After I items it lets at
+most `r (I - M + 1)` samples be drawn: what lock-step learning draws, a round at the M-th item and
+one at each later item. The bound is tight from above, so a reader that reads ahead is held at the
+table until the next step arrives, and samples are never older than the step they belong to. Inserts
+may be at most `ahead` items in front of the samples. One process must be able to write all that
+one environment step makes before it learns: the last step of an episode makes k items, and Reverb
+asks for two. In the whole run the ratio is thus off by at most `ahead` rounds, and never drifts.
+"""
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+import numpy as np
+import reverb
+from acme import specs
+from acme.adders.reverb import NStepTransitionAdder
+
+from eve_acme.config import EVEConfig
+from eve_acme.types import Transition
+
+TABLE = "eve_transitions"
+ITEM_OVERHEAD = 1024
+"""Bytes that Reverb spends on an item beside its data; measured, rounded up."""
+
+
+class ReplayFull(MemoryError):
+    """Replay would outgrow its bound. The message says what to change."""
+
+
+class Round(NamedTuple):
+    """What one learner step reads.
+
+    Attributes:
+      batches: transitions with leading axes `[batches_per_step, batch_size]`.
+      steps: how many steps replay held when the newest of them was drawn.
+    """
+
+    batches: Transition
+    steps: int
+
+
+Rounds = Generator[Round, None, None]
+
+
+class _Stored(NamedTuple):
+    """What the writer casts to, and the reader gets."""
+
+    observation: Any
+    action: Any
+    reward: Any
+    discount: Any
+
+
+def stored_spec(environment_spec: specs.EnvironmentSpec) -> _Stored:
+    """Specs of what is stored: as the environment has it, but in single precision."""
+
+    def single(spec: Any) -> specs.Array:
+        dtype = np.float32 if spec.dtype == np.float64 else spec.dtype
+        return specs.Array(spec.shape, dtype, spec.name)
+
+    return _Stored(
+        observation=jax.tree_util.tree_map(single, environment_spec.observations),
+        action=specs.Array((), np.int32, "action"),
+        reward=specs.Array((), np.float32, "reward"),
+        discount=specs.Array((), np.float32, "discount"),
+    )
+
+
+def most_steps(config: EVEConfig, environment_spec: specs.EnvironmentSpec) -> int:
+    """How many steps fit in the configured memory; ReplayFull if too few to learn from."""
+    stored = stored_spec(environment_spec)
+    leaves = jax.tree_util.tree_leaves((stored, stored.observation))
+    data = sum(spec.dtype.itemsize * int(np.prod(spec.shape)) for spec in leaves)
+    most = int(config.replay_megabytes * 2**20 // (data + ITEM_OVERHEAD))
+    check_size(config, most, config.min_replay)
+    return most
+
+
+def check_size(config: EVEConfig, most: int, steps: int) -> None:
+    """Raises ReplayFull if there are more steps than fit."""
+    if steps > most:
+        raise ReplayFull(
+            f"replay_megabytes: got {config.replay_megabytes:g}, which holds {most} steps; "
+            f"{steps} steps need {config.replay_megabytes * steps / max(most, 1):.1f} or more"
+        )
+
+
+def rounds_per_item(config: EVEConfig) -> int:
+    """Learner steps for each item: one for each environment step that it stands for."""
+    return config.n_step + 1 if config.subsample else 1
+
+
+def rounds_due(config: EVEConfig, items: int) -> int:
+    """Learner steps that belong to the first so many items."""
+    return rounds_per_item(config) * max(0, items - config.min_replay + 1)
+
+
+def make_table(
+    config: EVEConfig, environment_spec: specs.EnvironmentSpec, limited: bool = True
+) -> reverb.Table:
+    """The table. Unless `limited`, whoever drives the agent has to keep the ratio of samples."""
+    ratio = config.samples_per_insert * rounds_per_item(config)
+    start = ratio * (config.min_replay - 1)
+    ahead = max(2, config.n_step)
+    limiter = reverb.rate_limiters.MinSize(config.min_replay)
+    if limited:
+        limiter = reverb.rate_limiters.SampleToInsertRatio(
+            samples_per_insert=ratio,
+            min_size_to_sample=config.min_replay,
+            error_buffer=(float(start), float(start + ratio * ahead)),
+        )
+    stored = stored_spec(environment_spec)
+    signature_spec = environment_spec._replace(
+        observations=stored.observation,
+        actions=stored.action,
+        rewards=stored.reward,
+        discounts=stored.discount,
+    )
+    return reverb.Table(
+        name=TABLE,
+        sampler=reverb.selectors.Uniform(),
+        remover=reverb.selectors.Fifo(),
+        # The learner refuses a round drawn from more than `most_steps`. By then inserts can be in
+        # front of it by what the limiter allows and by the round it was reading ahead.
+        max_size=most_steps(config, environment_spec) + ahead + 2,
+        rate_limiter=limiter,
+        signature=NStepTransitionAdder.signature(signature_spec),
+    )
+
+
+class Adder(NStepTransitionAdder):
+    """Writes exactly one k-step transition for each step (or for each that `subsample` keeps).
+
+    Acme's own also writes the first windows of an episode as they grow (0 -> 1, 0 -> 2, ...),
+    which would count steps twice.
+    """
+
+    def __init__(
+        self, client: reverb.Client, config: EVEConfig, environment_spec: specs.EnvironmentSpec
+    ):
+        super().__init__(
+            client,
+            config.n_step,
+            config.discount,
+            priority_fns={TABLE: None},
+            # A step is in the table when `add` returns. Items left in flight wait for later steps
+            # to fill their chunks, and a limiter this tight would wait for them in turn.
+            max_in_flight_items=0,
+        )
+        self._gamma = config.discount
+        self._every = rounds_per_item(config)
+        self._stored = stored_spec(environment_spec)
+        self._ending = False
+        self._closed = False
+        self.items = 0
+
+    def add_first(self, timestep: dm_env.TimeStep) -> None:
+        super().add_first(timestep._replace(observation=self._observation(timestep)))
+
+    def add(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = ()) -> None:
+        self._ending = next_timestep.last()
+        timestep = next_timestep._replace(
+            observation=self._observation(next_timestep),
+            reward=np.float32(next_timestep.reward),
+            discount=np.float32(next_timestep.discount),
+        )
+        super().add(np.int32(action), timestep, extras)
+
+    def close(self) -> None:
+        """Ends the writer, while the server still answers."""
+        self.reset()
+        self._writer.close()
+        self._closed = True
+
+    def __del__(self) -> None:
+        if not self._closed:
+            super().__del__()
+
+    def _observation(self, timestep: dm_env.TimeStep) -> Any:
+        return jax.tree_util.tree_map(
+            lambda spec, value: np.asarray(value, spec.dtype),
+            self._stored.observation,
+            timestep.observation,
+        )
+
+    def _write(self) -> None:
+        complete = self._n_step == self.n_step or self._ending
+        if complete and self._first_idx % self._every == 0:
+            super()._write()
+            self.items += 1
+
+    def _compute_cumulative_quantities(self, rewards: Any, discounts: Any) -> tuple[Any, Any]:
+        """The sums of `Transition`, in double precision; unlike Acme's with all of gamma^k."""
+        total, discount = 0.0, 1.0
+        for reward, step_discount in zip(rewards, discounts, strict=True):
+            total += discount * float(reward)
+            discount *= self._gamma * float(step_discount)
+        return np.float32(total), np.float32(discount)
+
+
+def open_sample(config: EVEConfig, sample: reverb.ReplaySample) -> Round:
+    """The one place that opens Reverb's type: a flat batch of a whole round's samples."""
+    data = sample.data
+
+    def shaped(leaf: np.ndarray) -> np.ndarray:
+        return leaf.reshape(config.batches_per_step, config.batch_size, *leaf.shape[1:])
+
+    transition = Transition(
+        o_tm1=data.observation,
+        a_tm1=data.action,
+        r_t=data.reward,
+        discount_t=data.discount,
+        o_t=data.next_observation,
+    )
+    return Round(
+        batches=jax.tree_util.tree_map(shaped, transition),
+        steps=int(np.max(sample.info.table_size)),
+    )
+
+
+def make_dataset_iterator(config: EVEConfig, client: reverb.Client) -> Rounds:
+    """Rounds without end; `close` it to let go of the server.
+
+    It reads ahead no more than one round, and the limiter holds it back.
+    """
+    dataset = reverb.TrajectoryDataset.from_table_signature(
+        server_address=client.server_address,
+        table=TABLE,
+        max_in_flight_samples_per_worker=config.samples_per_insert,
+        num_workers_per_iterator=1,
+    ).batch(config.samples_per_insert, drop_remainder=True)
+    return (open_sample(config, sample) for sample in dataset.as_numpy_iterator())

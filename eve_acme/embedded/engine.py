@@ -1,0 +1,176 @@
+"""One process, lock-step: an environment step, then its minibatches; the same seed, the same run.
+
+The environment may be any `dm_env.Environment` with discrete actions. JAX dispatches the learning
+of a step while Python already takes the next one; the order of everything is fixed all the same.
+"""
+
+import pathlib
+import pickle
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eve_acme.acting import make_policy
+from eve_acme.config import EVEConfig
+from eve_acme.embedded.replay import Replay, Windows
+from eve_acme.networks import Network, num_parameters
+from eve_acme.posterior import Posterior
+from eve_acme.update import make_learner
+
+_FILE = "engine.pkl"
+
+
+class Episode(NamedTuple):
+    """What one finished episode was."""
+
+    number: int
+    length: int
+    total: float
+
+
+class Engine:
+    """EVE on one environment."""
+
+    def __init__(
+        self, environment: dm_env.Environment, network: Network, config: EVEConfig, seed: int
+    ):
+        self.config = config
+        self.environment = environment
+        self._learner = make_learner(config, network)
+        self._policy = make_policy(config, network)
+        learner_key, self._acting_key = jax.random.split(jax.random.PRNGKey(seed))
+        self._rng = np.random.default_rng(seed)
+        self._state = jax.jit(self._learner.init)(learner_key)
+        self.replay = Replay(
+            environment.observation_spec(), config.replay_megabytes * 2**20
+        )
+        self._windows = Windows(config.n_step, config.discount, config.subsample)
+        self._num_actions = network.num_actions
+        self.parameters = num_parameters(jax.eval_shape(network.init, learner_key))
+        self._update = jax.jit(self._learner.update, donate_argnums=0)
+        self._posterior = jax.jit(self._learner.posterior)
+        self._plan = jax.jit(
+            lambda state, n, key: self._policy.plan(self._learner.posterior(state, n), key)
+        )
+        self._select = jax.jit(self._policy.select)
+
+        self.episodes = 0
+        self.env_steps = 0
+        self.learner_updates = 0
+        self.metrics: Any = None
+        self._timestep: dm_env.TimeStep | None = None
+        self._episode_plan: Any = None
+        self._select_key = self._acting_key
+        self._episode_length = 0
+        self._episode_return = 0.0
+
+    @property
+    def n(self) -> int:
+        """The posterior's n: one, and each step that reached replay."""
+        return 1 + self.replay.size
+
+    @property
+    def state(self) -> Any:
+        """The learner's state. The next step consumes its buffers: copy what you keep."""
+        return self._state
+
+    def posterior(self) -> Posterior:
+        """The posterior as of now."""
+        return self._posterior(self._state, self.n)
+
+    def episodes_until(self, last_episode: int) -> Iterator[Episode]:
+        """Trains, and gives each episode as it ends, until `last_episode` have been played."""
+        while self.episodes < last_episode:
+            episode = self.step()
+            if episode is not None:
+                yield episode
+
+    def step(self) -> Episode | None:
+        """One environment step with its learning; the episode, if it ended with it."""
+        if self._timestep is None:
+            self._begin_episode()
+        assert self._timestep is not None
+        observation = self._timestep.observation
+        action = self._act(observation)
+        after = self.environment.step(action)
+        for transition in self._windows.add(observation, action, after):
+            self.replay.add(transition)
+        self.env_steps += 1
+        self._episode_length += 1
+        self._episode_return += float(after.reward)
+        self._learn()
+        if not after.last():
+            self._timestep = after
+            return None
+        self.episodes += 1
+        self._timestep = None
+        return Episode(self.episodes, self._episode_length, self._episode_return)
+
+    @property
+    def _burning_in(self) -> bool:
+        return self.episodes < self.config.burn_in_episodes
+
+    def _begin_episode(self) -> None:
+        self._timestep = self.environment.reset()
+        self._episode_length, self._episode_return = 0, 0.0
+        if not self._burning_in:
+            key = jax.random.fold_in(self._acting_key, self.episodes)
+            plan_key, self._select_key = jax.random.split(key)
+            self._episode_plan = self._plan(self._state, self.n, plan_key)
+
+    def _act(self, observation: Any) -> int:
+        if self._burning_in:
+            return int(self._rng.integers(self._num_actions))
+        key = self._select_key
+        if self.config.acting == "epsilon_greedy":
+            key = jax.random.fold_in(key, self._episode_length)
+        return int(self._select(self._episode_plan, observation, key))
+
+    def _learn(self) -> None:
+        config = self.config
+        if self.replay.size < config.min_replay:
+            return
+        batches = self.replay.sample(self._rng, (config.batches_per_step, config.batch_size))
+        explore = float(config.bootstrap_burn_in or not self._burning_in)
+        self._state, self.metrics = self._update(self._state, batches, self.n, explore)
+        self.learner_updates += config.batches_per_step
+
+    def save(self, directory: pathlib.Path) -> None:
+        """Writes all of the run: enough to go on bit-exactly, also within an episode."""
+        saved = dict(
+            state=jax.device_get(self._state),
+            replay=self.replay.save(),
+            windows=self._windows.save(),
+            rng=self._rng.bit_generator.state,
+            environment=self.environment,
+            timestep=self._timestep,
+            plan=jax.device_get(self._episode_plan),
+            select_key=jax.device_get(self._select_key),
+            counts=(self.episodes, self.env_steps, self.learner_updates),
+            episode=(self._episode_length, self._episode_return),
+        )
+        with open(directory / _FILE, "wb") as file:
+            pickle.dump(saved, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def restore(self, directory: pathlib.Path) -> None:
+        """Goes back to where `save` was called. Unpickles: read only what you trust."""
+        with open(directory / _FILE, "rb") as file:
+            saved = pickle.load(file)
+        self._state, self._episode_plan, self._select_key = jax.tree_util.tree_map(
+            jnp.asarray, (saved["state"], saved["plan"], saved["select_key"])
+        )
+        self.replay.restore(saved["replay"])
+        self._windows.restore(saved["windows"])
+        self._rng.bit_generator.state = saved["rng"]
+        self.environment = saved["environment"]
+        self._timestep = saved["timestep"]
+        self.episodes, self.env_steps, self.learner_updates = saved["counts"]
+        self._episode_length, self._episode_return = saved["episode"]
+
+    def close(self) -> None:
+        """Waits for what was dispatched."""
+        jax.block_until_ready(self._state)

@@ -1,0 +1,139 @@
+"""Replay in memory that remembers everything, up to a stated bound."""
+
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+import numpy as np
+
+from eve_acme.types import Transition
+
+
+class ReplayFull(MemoryError):
+    """Replay would outgrow its bound. The message says what to change."""
+
+
+class Replay:
+    """Transitions in the order they came; uniform samples with replacement.
+
+    Observations keep the dtype of their spec (uint8 stays uint8, an index stays an integer), but
+    for float64, which becomes float32.
+    """
+
+    def __init__(self, observation_spec: Any, max_bytes: float):
+        def column(spec: Any) -> np.ndarray:
+            dtype = np.float32 if spec.dtype == np.float64 else spec.dtype
+            return np.empty((0, *spec.shape), dtype)
+
+        observation = jax.tree_util.tree_map(column, observation_spec)
+        self._columns = Transition(
+            o_tm1=observation,
+            a_tm1=np.empty(0, np.int32),
+            r_t=np.empty(0, np.float32),
+            discount_t=np.empty(0, np.float32),
+            o_t=observation,
+        )
+        self._max_bytes = max_bytes
+        self.size = 0
+        leaves = jax.tree_util.tree_leaves(self._columns)
+        self.bytes_per_transition = sum(
+            leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves
+        )
+        self.check(1)
+
+    def check(self, transitions: int) -> None:
+        """Raises ReplayFull unless that many transitions fit."""
+        most = int(self._max_bytes // self.bytes_per_transition)
+        if transitions > most:
+            raise ReplayFull(
+                f"replay_megabytes: got {self._max_bytes / 2**20:g}, which holds {most} steps of "
+                f"{self.bytes_per_transition} bytes; {transitions} steps need "
+                f"{transitions * self.bytes_per_transition / 2**20:.1f} or more"
+            )
+
+    def add(self, transition: Transition) -> None:
+        """Appends one transition."""
+        capacity = len(self._columns.a_tm1)
+        if self.size == capacity:
+            self.check(self.size + 1)
+            most = int(self._max_bytes // self.bytes_per_transition)
+            self._grow(min(max(1024, 2 * capacity), most))
+        i = self.size
+
+        def put(column: np.ndarray, value: Any) -> None:
+            column[i] = value
+
+        jax.tree_util.tree_map(put, self._columns, transition)
+        self.size += 1
+
+    def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Transition:
+        """Transitions with leading axes `shape`."""
+        index = rng.integers(self.size, size=shape)
+        return jax.tree_util.tree_map(lambda column: column[index], self._columns)
+
+    def _grow(self, capacity: int) -> None:
+        def grown(column: np.ndarray) -> np.ndarray:
+            new = np.empty((capacity, *column.shape[1:]), column.dtype)
+            new[: self.size] = column[: self.size]
+            return new
+
+        self._columns = jax.tree_util.tree_map(grown, self._columns)
+
+    def save(self) -> Transition:
+        """All transitions, as arrays."""
+        return jax.tree_util.tree_map(lambda column: column[: self.size], self._columns)
+
+    def restore(self, saved: Transition) -> None:
+        """Makes this replay hold just what `save` gave."""
+        self._columns = jax.tree_util.tree_map(np.array, saved)
+        self.size = len(saved.a_tm1)
+
+
+class _Step(NamedTuple):
+    observation: Any
+    action: int
+    reward: float
+    discount: float
+
+
+class Windows:
+    """Turns an episode's steps into k-step transitions, one for each step.
+
+    The last k - 1 steps of an episode get shorter windows. With `subsample` only every
+    (k + 1)-th step of an episode begins a window, so that returns share no reward.
+    """
+
+    def __init__(self, n_step: int, discount: float, subsample: bool):
+        self._n_step = n_step
+        self._discount = discount
+        self._every = n_step + 1 if subsample else 1
+        self._steps: list[_Step] = []
+        self._start = 0
+
+    def add(self, observation: Any, action: int, after: dm_env.TimeStep) -> list[Transition]:
+        """Takes one step, and gives the transitions that are complete with it."""
+        self._steps.append(_Step(observation, action, float(after.reward), float(after.discount)))
+        out = []
+        while self._steps and (len(self._steps) == self._n_step or after.last()):
+            if self._start % self._every == 0:
+                out.append(self._window(after.observation))
+            self._steps.pop(0)
+            self._start += 1
+        if after.last():
+            self._start = 0
+        return out
+
+    def _window(self, last_observation: Any) -> Transition:
+        total, discount = 0.0, 1.0
+        for step in self._steps:
+            total += discount * step.reward
+            discount *= self._discount * step.discount
+        first = self._steps[0]
+        return Transition(first.observation, first.action, total, discount, last_observation)
+
+    def save(self) -> Any:
+        return self._steps.copy(), self._start
+
+    def restore(self, saved: Any) -> None:
+        steps, self._start = saved
+        self._steps = list(steps)

@@ -1,0 +1,252 @@
+"""What a dense layer gives for nothing: samples of its outputs, and gradients of each example.
+
+Both look into a Haiku network through method interceptors, at trace time only. With input x,
+pre-activation p = x W + b and delta = dq/dp:
+
+- W ~ N(M, S) makes p Gaussian with mean x M + b and variance x^2 S: a posterior sample of the
+  output needs as many normals as there are units, not as there are weights;
+- dq/dW = x delta^T, so sums of gradients and of squared gradients over a batch are one matrix
+  product each, X^T diag(c) D and (X^2)^T diag(c) D^2, and so are products of each example's
+  gradient with something like the weights: (x M) delta.
+
+Parameters outside dense layers (and networks that are not Haiku's) get the general path: weight
+samples, and gradients of each example by `vmap`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+
+from eve_acme.config import EVEConfig
+from eve_acme.networks import Network, RowLinear, look_up
+from eve_acme.posterior import Posterior, variances
+from eve_acme.types import Array, Params
+
+
+class Layer(NamedTuple):
+    """A dense layer as one example passes it."""
+
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    is_table: bool
+
+
+class Gradients(NamedTuple):
+    """Gradients of q_theta(s_i, a_i) for the examples i of a batch, contracted on demand.
+
+    Attributes:
+      q: `[B]`, the values themselves.
+      weighted: `c [B] -> sum_i c_i grad q_i`, a tree like the parameters.
+      weighted_square: `c [B] -> sum_i c_i (grad q_i)^2`, likewise.
+      project: `tree -> ` for each leaf, `[B]`: the product of grad q_i with the tree's leaf.
+      project_square: the same with (grad q_i)^2; without a tree, the squared norm.
+    """
+
+    q: jax.Array
+    weighted: Callable[[jax.Array], Params]
+    weighted_square: Callable[[jax.Array], Params]
+    project: Callable[[Params], list[jax.Array]]
+    project_square: Callable[[Params | None], list[jax.Array]]
+
+
+def gradients(network: Network, params: Params, x: jax.Array, actions: Array) -> Gradients:
+    """Values and gradients of a batch: `x [B, ...]`, `actions [B]`."""
+    shapes = dense_layers(network.value, params, x[0], actions[0])
+    layers = {
+        name: layer
+        for name, layer in shapes.items()
+        if len(layer.output_shape) == 1 and set(params[name]) <= {"w", "b"}
+    }
+    rest = {name: value for name, value in params.items() if name not in layers}
+    taps = {name: jnp.zeros(layer.output_shape) for name, layer in layers.items()}
+
+    def tapped(taps: Params, rest: Params, x: jax.Array, action: Array):
+        inputs: dict[str, jax.Array] = {}
+
+        def intercept(name: str, inner: Callable, x: jax.Array) -> jax.Array:
+            if name not in taps:
+                return inner(x)
+            inputs[name] = x
+            return inner(x) + taps[name]
+
+        q = intercepted(network.value, intercept, {**params, **rest}, x, action)
+        return q, inputs
+
+    grad = jax.value_and_grad(tapped, argnums=(0, 1), has_aux=True)
+    (q, inputs), (deltas, rest_grads) = jax.vmap(grad, in_axes=(None, None, 0, 0))(
+        taps, rest, x, actions
+    )
+
+    def contract(c: jax.Array, power: Callable[[jax.Array], jax.Array]) -> Params:
+        out = {}
+        for name, layer in layers.items():
+            delta = c[:, None] * power(deltas[name])
+            w = params[name]["w"]
+            if layer.is_table:
+                row = jnp.where(inputs[name] < 0, w.shape[0], inputs[name])
+                grad_w = jnp.zeros_like(w).at[row].add(delta, mode="drop")
+            else:
+                grad_w = power(inputs[name]).T @ delta
+            out[name] = {"w": grad_w}
+            if "b" in params[name]:
+                out[name]["b"] = jnp.sum(delta, axis=0)
+        general = jax.tree_util.tree_map(
+            lambda g: jnp.tensordot(c, power(g), axes=1), {n: rest_grads[n] for n in rest}
+        )
+        return {name: out.get(name, general.get(name)) for name in params}
+
+    def project(tree: Params | None, power: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
+        out = []
+        for name, layer in layers.items():
+            x, delta = inputs[name], power(deltas[name])
+            m = None if tree is None else tree[name]
+            if layer.is_table:
+                along = jnp.where(x[:, None] < 0, 0.0, 1.0) if m is None else look_up(m["w"], x)
+            elif m is None:
+                along = jnp.sum(power(x), axis=1, keepdims=True)
+            else:
+                along = power(x) @ m["w"]
+            out.append(jnp.sum(along * delta, axis=1))
+            if "b" in params[name]:
+                out.append(jnp.sum(delta if m is None else m["b"] * delta, axis=1))
+        general = {n: rest_grads[n] for n in rest}
+        others = jax.tree_util.tree_map(power, general)
+        if tree is not None:
+            others = jax.tree_util.tree_map(jnp.multiply, others, {n: tree[n] for n in rest})
+        for leaf in jax.tree_util.tree_leaves(others):
+            out.append(jnp.sum(leaf.reshape(len(q), -1), axis=1))
+        return out
+
+    return Gradients(
+        q=q,
+        weighted=lambda c: contract(c, lambda g: g),
+        weighted_square=lambda c: contract(c, jnp.square),
+        project=lambda tree: project(tree, lambda g: g),
+        project_square=lambda tree: project(tree, jnp.square),
+    )
+
+
+class Noise(NamedTuple):
+    """Shapes of (or) the standard normals behind one sample of a network's outputs.
+
+    Attributes:
+      outputs: layer name -> normals like the layer's pre-activations.
+      weights: normals like the parameters that are sampled as weights.
+    """
+
+    outputs: Params
+    weights: Params
+
+
+def noise_for_outputs(network: Network, params: Params, x: jax.Array) -> Noise:
+    """Shapes for `sampled_values` with fresh outputs of every dense layer."""
+    layers = dense_layers(network.apply, params, x)
+    outputs = {name: layers[name] for name in layers if set(params[name]) <= {"w", "b"}}
+    return Noise(
+        outputs={name: _shape(layer.output_shape) for name, layer in outputs.items()},
+        weights=jax.tree_util.tree_map(
+            lambda leaf: _shape(leaf.shape), {k: v for k, v in params.items() if k not in outputs}
+        ),
+    )
+
+
+def noise_for_weights(network: Network, params: Params, x: jax.Array) -> Noise:
+    """Shapes for `sampled_values` with one weight sample; a table's rows are still drawn as read.
+
+    A row that is read at several places must get the same normals at each: see `share_rows`.
+    """
+    weights = jax.tree_util.tree_map(lambda leaf: _shape(leaf.shape), dict(params))
+    outputs = {}
+    for name, layer in dense_layers(network.apply, params, x).items():
+        if layer.is_table:
+            weights[name] = {"b": weights[name]["b"]}
+            outputs[name] = _shape(layer.output_shape)
+    return Noise(outputs, weights)
+
+
+def _shape(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def sampled_values(
+    config: EVEConfig, network: Network, posterior: Posterior, x: jax.Array, z: Noise
+) -> jax.Array:
+    """Action values `[num_actions]` at x under the posterior sample that `z` stands for.
+
+    Outputs that are sampled for several actions at once are independent given the layers below:
+    exact for each action; their correlation through shared weights is left out.
+    """
+
+    variance = variances(config, posterior)
+
+    def draw(mean: Array, variance: Array, normals: Array) -> jax.Array:
+        return mean + jnp.sqrt(variance) * normals
+
+    params = dict(posterior.mean)
+    for name, normals in z.weights.items():
+        if name in z.outputs:  # A table: its rows are drawn below, its bias here.
+            b = draw(params[name]["b"], variance[name]["b"], normals["b"])
+            params[name] = {**params[name], "b": b}
+        else:
+            params[name] = jax.tree_util.tree_map(
+                draw, params[name], variance[name], normals
+            )
+
+    def intercept(name: str, inner: Callable, x: jax.Array) -> jax.Array:
+        if name not in z.outputs:
+            return inner(x)
+        layer = variance[name]
+        if jnp.issubdtype(x.dtype, jnp.integer):
+            spread = look_up(layer["w"], x)
+        else:
+            spread = jnp.square(x) @ layer["w"]
+        if "b" in layer and name not in z.weights:
+            spread = spread + layer["b"]
+        return inner(x) + jnp.sqrt(spread) * z.outputs[name]
+
+    return intercepted(network.apply, intercept, params, x)
+
+
+def share_rows(x: jax.Array, normals: jax.Array) -> jax.Array:
+    """Gives equal rows equal normals: those of the first place where the row is read.
+
+    Args:
+      x: `[B, ...]` integer rows.
+      normals: `[B, ..., units]`, one vector for each place.
+    """
+    rows = jnp.ravel(x)
+    first = jnp.argmax(rows[:, None] == rows[None, :], axis=1)
+    flat = normals.reshape(rows.size, -1)
+    return flat[first].reshape(normals.shape)
+
+
+def dense_layers(fn: Callable, params: Params, *args: Any) -> dict[str, Layer]:
+    """The dense layers that `fn(params, *args)` calls exactly once, by module name."""
+    found: dict[str, Layer] = {}
+    calls: dict[str, int] = {}
+
+    def intercept(name: str, inner: Callable, x: jax.Array) -> jax.Array:
+        out = inner(x)
+        calls[name] = calls.get(name, 0) + 1
+        found[name] = Layer(x.shape, out.shape, jnp.issubdtype(x.dtype, jnp.integer))
+        return out
+
+    jax.eval_shape(lambda *a: intercepted(fn, intercept, *a), params, *args)
+    return {name: layer for name, layer in found.items() if calls[name] == 1}
+
+
+def intercepted(fn: Callable, intercept: Callable, *args: Any) -> Any:
+    """Calls `fn(*args)` with `intercept(name, layer, x)` in the place of each dense layer."""
+
+    def interceptor(next_f, args, kwargs, context):
+        module = context.module
+        dense = isinstance(module, hk.Linear | RowLinear) and context.method_name == "__call__"
+        if not dense:
+            return next_f(*args, **kwargs)
+        return intercept(module.module_name, lambda x: next_f(x, *args[1:], **kwargs), args[0])
+
+    with hk.intercept_methods(interceptor):
+        return fn(*args)

@@ -1,0 +1,203 @@
+"""Q-networks: the MLP of bsuite's agents in two forms, and a wrapper for anybody's own.
+
+In the paper all actions share one torso. Then taking one action in a state also shrinks the
+posterior of the others, and an untried action looks as certain as the one that was taken.
+`first_layer='by_action'` gives each action its own first layer (later layers stay shared): the
+network reads the pair (state, action), so an untried action keeps the spread of the prior.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dm_env import specs
+
+from eve_acme.config import EVEConfig
+from eve_acme.types import Array, Params
+
+_ACTIVATIONS = {"leaky_relu": jax.nn.leaky_relu, "relu": jax.nn.relu}
+TABLE = "table"
+"""Name of the module whose rows a one-hot input selects."""
+
+
+class Network(NamedTuple):
+    """A Q-network as pure functions of one example.
+
+    Attributes:
+      init: `key -> params`.
+      encode: `observation -> x`, what the two functions below read.
+      apply: `(params, x) -> q [num_actions]`.
+      value: `(params, x, action) -> q` of that action alone.
+      num_actions: how many actions there are.
+      table: for one-hot inputs, makes this network with another number of rows in its first
+        layer, whose `x` are then indices of rows; None for all other inputs.
+    """
+
+    init: Callable[[jax.Array], Params]
+    encode: Callable[[Any], jax.Array]
+    apply: Callable[[Params, jax.Array], jax.Array]
+    value: Callable[[Params, jax.Array, Array], jax.Array]
+    num_actions: int
+    table: Callable[[int], "Network"] | None = None
+
+
+class RowLinear(hk.Module):
+    """A linear layer on a one-hot vector that is given as the index of its one.
+
+    An index of -1 is the zero vector.
+    """
+
+    def __init__(self, rows: int, output_size: int, w_init: hk.initializers.Initializer):
+        super().__init__(name=TABLE)
+        self._shape = (rows, output_size)
+        self._w_init = w_init
+
+    def __call__(self, row: jax.Array) -> jax.Array:
+        w = hk.get_parameter("w", self._shape, init=self._w_init)
+        b = hk.get_parameter("b", self._shape[1:], init=jnp.zeros)
+        return look_up(w, row) + b
+
+
+def look_up(w: jax.Array, row: jax.Array) -> jax.Array:
+    """`one_hot(row) @ w`: rows `[..., columns]`, zero where `row` is negative."""
+    return jnp.where(row[..., None] < 0, 0.0, w[jnp.maximum(row, 0)])
+
+
+def make_networks(environment_spec: Any, config: EVEConfig | None = None) -> Network:
+    """The MLP for an environment's specs (Acme's `EnvironmentSpec`, or any with its fields).
+
+    An integer scalar observation with a maximum is read as one-hot: its value selects a row of
+    the first layer. Every other observation is flattened into one vector.
+    """
+    config = config or EVEConfig()
+    actions, observation = environment_spec.actions, environment_spec.observations
+    check_discrete(actions)
+    if is_index(observation):
+        return _table_mlp(config, int(observation.maximum) + 1, int(actions.num_values))
+    size = sum(int(np.prod(spec.shape)) for spec in jax.tree_util.tree_leaves(observation))
+    return _dense_mlp(config, size, int(actions.num_values))
+
+
+def is_index(observation: Any) -> bool:
+    """Whether an observation spec is a bounded integer scalar."""
+    return (
+        isinstance(observation, specs.BoundedArray)
+        and observation.shape == ()
+        and np.issubdtype(observation.dtype, np.integer)
+    )
+
+
+def check_discrete(actions: Any) -> None:
+    """Raises TypeError unless the action spec is discrete."""
+    if not isinstance(actions, specs.DiscreteArray):
+        raise TypeError(f"actions: got {actions!r}, allowed is a dm_env DiscreteArray")
+
+
+def from_functions(
+    init: Callable[[jax.Array], Params],
+    apply: Callable[[Params, Any], jax.Array],
+    num_actions: int,
+) -> Network:
+    """A network of your own: `init(key)` and `apply(params, observation) -> [num_actions]`.
+
+    The parameters are a dict by module name, such as Haiku and Flax make it. Layers of a Haiku
+    network that are `hk.Linear` get the fast path; everything else the general one.
+    """
+    return Network(
+        init=init,
+        encode=lambda observation: observation,
+        apply=apply,
+        value=lambda params, x, action: apply(params, x)[action],
+        num_actions=num_actions,
+    )
+
+
+def num_parameters(params: Params) -> int:
+    """How many numbers a tree holds."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(params))
+
+
+def _torso(config: EVEConfig, first: Callable[[int], hk.Module], outputs: int, x: jax.Array):
+    """The MLP `first -> hidden layers -> outputs`."""
+    activation = _ACTIVATIONS[config.activation]
+    h = activation(first(config.hidden[0])(x))
+    for units in config.hidden[1:]:
+        h = activation(hk.Linear(units, name="hidden")(h))
+    return hk.Linear(outputs, name="output")(h)
+
+
+def _pure(forward: Callable[[jax.Array], jax.Array]) -> tuple[Any, Any]:
+    return hk.without_apply_rng(hk.transform(forward))
+
+
+def _fan_in(size: int) -> hk.initializers.Initializer:
+    return hk.initializers.TruncatedNormal(1.0 / np.sqrt(size))
+
+
+def _dense_mlp(config: EVEConfig, size: int, num_actions: int) -> Network:
+    by_action = config.first_layer == "by_action"
+
+    def first(units: int) -> hk.Module:
+        return hk.Linear(units, w_init=_fan_in(size), name="first")
+
+    outputs = 1 if by_action else num_actions
+    init, forward = _pure(lambda x: _torso(config, first, outputs, x))
+
+    def encode(observation: Any) -> jax.Array:
+        leaves = jax.tree_util.tree_leaves(observation)
+        return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves])
+
+    def pairs(x: jax.Array) -> jax.Array:
+        """The outer product of each action's one-hot with x: `[num_actions, num_actions * D]`."""
+        return jnp.reshape(jnp.eye(num_actions)[:, :, None] * x, (num_actions, -1))
+
+    def value(params: Params, x: jax.Array, action: Array) -> jax.Array:
+        if by_action:
+            pair = jnp.ravel(jax.nn.one_hot(action, num_actions)[:, None] * x)
+            return forward(params, pair)[0]
+        return forward(params, x)[action]
+
+    def apply(params: Params, x: jax.Array) -> jax.Array:
+        return forward(params, pairs(x))[:, 0] if by_action else forward(params, x)
+
+    dummy = jnp.zeros(size * num_actions if by_action else size)
+    return Network(lambda key: init(key, dummy), encode, apply, value, num_actions)
+
+
+def _table_mlp(
+    config: EVEConfig, num_states: int, num_actions: int, rows: int | None = None
+) -> Network:
+    by_action = config.first_layer == "by_action"
+    if rows is None:
+        rows = num_states * (num_actions if by_action else 1)
+
+    def first(units: int) -> hk.Module:
+        return RowLinear(rows, units, w_init=_fan_in(num_states))
+
+    outputs = 1 if by_action else num_actions
+    init, forward = _pure(lambda row: _torso(config, first, outputs, row))
+
+    def encode(observation: jax.Array) -> jax.Array:
+        """The rows of a state: one for each action `[num_actions]`, or one for all."""
+        state = jnp.asarray(observation, jnp.int32)
+        if not by_action:
+            return state
+        return jnp.where(state < 0, -1, state * num_actions + jnp.arange(num_actions))
+
+    def value(params: Params, x: jax.Array, action: Array) -> jax.Array:
+        return forward(params, x[action])[0] if by_action else forward(params, x)[action]
+
+    def apply(params: Params, x: jax.Array) -> jax.Array:
+        return forward(params, x)[:, 0] if by_action else forward(params, x)
+
+    return Network(
+        init=lambda key: init(key, jnp.zeros((), jnp.int32)),
+        encode=encode,
+        apply=apply,
+        value=value,
+        num_actions=num_actions,
+        table=lambda rows: _table_mlp(config, num_states, num_actions, rows),
+    )

@@ -1,0 +1,120 @@
+"""The posterior over all parameters: a Gaussian around the target network's (paper, Algorithm 3).
+
+    theta' ~ N(mean, 1 / precision),   F = fisher / weight  (debiased, diagonal)
+
+The likelihood's part of the precision is `omega n F`. What stands for the prior comes in three
+forms behind one interface:
+
+- `paper`: omega n (F + epsilon), the regularised Fisher as printed. Its spread at what was never
+  seen is huge while n is small, and fades as n grows.
+- `constant`: omega n F + lambda, a Gaussian prior on weights. Its spread in *values* is lambda's
+  times the network's gain, which learning changes: trained towards targets of zero, the network
+  becomes flat, untried actions look certain, and exploration dies.
+- `unit`: omega n F + U, a unit-information prior (Kass and Wasserman, 1995): U is the Fisher
+  information of one transition at unit input, and each parameter array accounts for an equal
+  share of a prior variance `prior_std^2` of every *value*, whatever the gain. It belongs to the
+  linearised network (see `predictive`), in which the Fisher is exact.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from eve_acme.config import EVEConfig
+from eve_acme.types import Array, Params
+
+_TINY = 1e-30
+
+
+class Posterior(NamedTuple):
+    """Everything that a sample is drawn from, as one value that travels whole.
+
+    Attributes:
+      mean: parameters of the target network.
+      fisher: a tree like `mean`; the weighted sum of squared log-likelihood gradients.
+      weight: scalar m, the sum of those weights; starts at one.
+      n: scalar, environment steps seen; starts at one.
+      version: learner updates behind it.
+    """
+
+    mean: Params
+    fisher: Params
+    weight: Array
+    n: Array
+    version: Array
+
+
+def unit_information(fisher: Params, weight: Array) -> Params:
+    """U for each leaf: the mean Fisher of its module's bias, whose input is one.
+
+    A module without a bias has its total Fisher shared by its output units instead.
+    """
+
+    def of_module(module: Params) -> Params:
+        if isinstance(module, Mapping) and set(module) == {"w", "b"}:
+            unit = jnp.mean(module["b"]) / weight
+            return dict.fromkeys(module, unit)
+        return jax.tree_util.tree_map(
+            lambda f: jnp.sum(f) / (weight * (f.shape[-1] if f.ndim else 1)), module
+        )
+
+    return {name: of_module(module) for name, module in fisher.items()}
+
+
+def variances(config: EVEConfig, posterior: Posterior) -> Params:
+    """The posterior variance of each parameter, a tree like the mean.
+
+    For the unit prior it is relative to the prior's: one where nothing was learnt, going to zero.
+    """
+    scale = config.omega * jnp.asarray(posterior.n, jnp.float32) / posterior.weight
+
+    def relative(fisher: Array, unit: Array) -> jax.Array:
+        return (unit + _TINY) / (scale * fisher + unit + _TINY)
+
+    def of_weights(fisher: Array) -> jax.Array:
+        if config.prior == "paper":
+            return 1.0 / (scale * fisher + config.omega * posterior.n * config.epsilon)
+        return 1.0 / (scale * fisher + config.prior_precision)
+
+    if config.prior == "unit":
+        units = unit_information(posterior.fisher, posterior.weight)
+        return jax.tree_util.tree_map(relative, posterior.fisher, units)
+    return jax.tree_util.tree_map(of_weights, posterior.fisher)
+
+
+def precision(config: EVEConfig, posterior: Posterior) -> Params:
+    """The precision of each parameter, a tree like the mean."""
+    return jax.tree_util.tree_map(lambda v: 1.0 / v, variances(config, posterior))
+
+
+def normals_like(key: jax.Array, tree: Params, leading: tuple[int, ...] = ()) -> Params:
+    """Standard normals, a tree like `tree`, each leaf with `leading` axes put before its own.
+
+    One call of the generator serves all leaves: many small calls cost more than the numbers.
+    """
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    total = sum(leaf.size for leaf in leaves)
+    flat = jax.random.normal(key, (*leading, total), jnp.float32)
+    out, start = [], 0
+    for leaf in leaves:
+        out.append(flat[..., start : start + leaf.size].reshape(*leading, *leaf.shape))
+        start += leaf.size
+    return jax.tree_util.tree_unflatten(structure, out)
+
+
+def perturbation(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Params:
+    """`theta' - mean` for one sample theta', a tree like the mean."""
+    return jax.tree_util.tree_map(
+        lambda variance, z: jnp.sqrt(variance) * z,
+        variances(config, posterior),
+        normals_like(key, posterior.mean),
+    )
+
+
+def sample(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Params:
+    """Draws theta' once (paper, 'Posterior Sampling')."""
+    return jax.tree_util.tree_map(
+        jnp.add, posterior.mean, perturbation(config, posterior, key)
+    )

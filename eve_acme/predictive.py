@@ -1,0 +1,61 @@
+"""What the posterior says of values: epistemic spread, and samples, of q(s, a).
+
+With `predictive='network'` a sample is q_theta'(s, a), as in the paper. With `'linear'` it is that
+of the network linearised around the mean,
+
+    q'(s, a) = q(s, a) + grad q(s, a) . (theta' - mean),
+
+the model for which a Gaussian posterior with the Fisher as its precision is exact (Immer, Korzepa
+and Bauer, 2021). Its mean is q itself, so a sample of an untried action is as often above it as
+below (a non-linear network, trained to call everything seen worthless, maps most far-away weights
+to negative values, and samples of it are pessimistic), and its variance has a closed form.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from eve_acme import layers
+from eve_acme.config import EVEConfig
+from eve_acme.networks import Network
+from eve_acme.posterior import Posterior, variances
+from eve_acme.types import Params
+
+
+def _of_all_actions(network: Network, mean: Params, x: jax.Array) -> layers.Gradients:
+    """Values and gradients for all actions of a batch `x [B, ...]`: `B * num_actions` examples."""
+    actions = jnp.tile(jnp.arange(network.num_actions), len(x))
+    return layers.gradients(network, mean, jnp.repeat(x, network.num_actions, axis=0), actions)
+
+
+def _shares(config: EVEConfig, grads: layers.Gradients) -> list[jax.Array]:
+    """By which the variance along each leaf's gradient is scaled, `[examples]`.
+
+    The unit prior shares `prior_std^2` between the leaves, and so divides by their squared norms.
+    """
+    norms = grads.project_square(None)
+    if config.prior != "unit":
+        return [jnp.ones_like(norm) for norm in norms]
+    share = config.prior_std**2 / len(norms)
+    return [share / jnp.maximum(norm, 1e-30) for norm in norms]
+
+
+def values_and_std(
+    config: EVEConfig, network: Network, posterior: Posterior, x: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Mean and standard deviation of the linearised values, each `[B, num_actions]`."""
+    grads = _of_all_actions(network, posterior.mean, x)
+    along = grads.project_square(variances(config, posterior))
+    total = sum(s * v for s, v in zip(_shares(config, grads), along, strict=True))
+    shape = (len(x), network.num_actions)
+    return grads.q.reshape(shape), jnp.sqrt(total).reshape(shape)
+
+
+def perturbed_values(
+    config: EVEConfig, network: Network, mean: Params, perturbation: Params, x: jax.Array
+) -> jax.Array:
+    """Linearised values `[num_actions]` of the sample `mean + perturbation`, at one x."""
+    grads = _of_all_actions(network, mean, x[None])
+    along = grads.project(perturbation)
+    return grads.q + sum(
+        jnp.sqrt(s) * v for s, v in zip(_shares(config, grads), along, strict=True)
+    )

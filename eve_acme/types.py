@@ -1,0 +1,29 @@
+"""The few types that the mathematics speaks; none of them belongs to Acme or Reverb."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+Array = jax.Array | np.ndarray
+Params = Any
+"""A tree of parameters: module name -> parameter name -> array, as Haiku makes it."""
+
+
+class Transition(NamedTuple):
+    """A k-step transition, or a batch of them along leading axes.
+
+    Attributes:
+      o_tm1: the observation that was acted in, `[...]` as the network's `encode` takes it.
+      a_tm1: the action, an integer.
+      r_t: `sum_i gamma^i R_{t+i+1}`, the discounted rewards of the k steps.
+      discount_t: `gamma^k` times the environment's own discounts: 0 where the episode
+        terminated on the way, not 0 where it was cut off (truncated).
+      o_t: the observation k steps later, to bootstrap from.
+    """
+
+    o_tm1: Any
+    a_tm1: Any
+    r_t: Any
+    discount_t: Any
+    o_t: Any

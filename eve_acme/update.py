@@ -1,0 +1,222 @@
+"""THE learning step: k minibatches of Q-update, Fisher update and target period, as one scan.
+
+Everything that learns calls this: the Acme learner, the embedded engine, and the row-sparse
+version for one-hot inputs (`rows`), which runs this same code on the few rows a round touches.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from eve_acme import fisher as fisher_lib
+from eve_acme import layers, predictive, targets
+from eve_acme.config import EVEConfig
+from eve_acme.networks import Network
+from eve_acme.posterior import Posterior, normals_like
+from eve_acme.types import Array, Params, Transition
+
+B1, B2 = 0.9, 0.999
+"""Decay rates of Adam's moments; Optax's defaults."""
+
+
+class State(NamedTuple):
+    """All that learning changes; what a checkpoint holds.
+
+    Attributes:
+      params: theta, the online parameters.
+      target: theta-bar, the target network's, on which the posterior is centred.
+      optimizer: Adam's state.
+      fisher: the Fisher average.
+      steps: minibatches so far.
+      key: the key of the next round.
+    """
+
+    params: Params
+    target: Params
+    optimizer: Any
+    fisher: fisher_lib.Average
+    steps: Array
+    key: jax.Array
+
+
+class Metrics(NamedTuple):
+    """What one round shows of itself: means over its minibatches."""
+
+    loss: Array
+    q: Array
+    target: Array
+
+
+class Learner(NamedTuple):
+    """The learner as pure functions; `update` is not jitted yet.
+
+    Attributes:
+      init: `key -> State`.
+      update: `(state, batches [k, B, ...], n, explore) -> (state, metrics)`; `explore` is False
+        while bootstraps are to use the posterior's mean.
+      posterior: `(state, n) -> Posterior`, from one state, so that its parts belong together.
+    """
+
+    init: Callable[[jax.Array], Any]
+    update: Callable[[Any, Transition, Array, Array], tuple[Any, Metrics]]
+    posterior: Callable[[Any, Array], Posterior]
+
+
+def make_learner(config: EVEConfig, network: Network) -> Learner:
+    """The learner for a network: row-sparse where its input is one-hot, dense otherwise."""
+    if network.table is not None:
+        from eve_acme import rows  # It builds on this module.
+
+        return rows.make_learner(config, network)
+    return make_dense_learner(config, network)
+
+
+def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
+    """The learner that touches every parameter at every step."""
+
+    def init(key: jax.Array) -> State:
+        params_key, run_key = jax.random.split(key)
+        params = network.init(params_key)
+        return State(
+            params=params,
+            target=jax.tree_util.tree_map(jnp.copy, params),
+            optimizer=adam(config).init(params),
+            fisher=fisher_lib.init(params),
+            steps=jnp.zeros((), jnp.int32),
+            key=run_key,
+        )
+
+    def update(
+        state: State, batches: Transition, n: Array, explore: Array
+    ) -> tuple[State, Metrics]:
+        encode = jax.vmap(jax.vmap(network.encode))
+        batches = batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
+        state, randomness = begin_round(config, network, state, batches)
+
+        def body(state: State, inputs: tuple[Transition, Randomness]) -> tuple[State, Metrics]:
+            return learn_minibatch(config, network, state, *inputs, n, explore)
+
+        state, metrics = jax.lax.scan(body, state, (batches, randomness))
+        return state, jax.tree_util.tree_map(jnp.mean, metrics)
+
+    return Learner(init, update, posterior_of)
+
+
+def posterior_of(state: State, n: Array) -> Posterior:
+    """The posterior of a dense state after n environment steps."""
+    return Posterior(
+        mean=state.target,
+        fisher=state.fisher.total,
+        weight=state.fisher.weight,
+        n=jnp.asarray(n, jnp.int32),
+        version=state.steps,
+    )
+
+
+def adam(config: EVEConfig) -> optax.GradientTransformation:
+    """The optimiser."""
+    return optax.adam(config.learning_rate, b1=B1, b2=B2, eps=config.adam_epsilon)
+
+
+class Randomness(NamedTuple):
+    """The normals of one minibatch: of its bootstraps and of its returns."""
+
+    bootstrap: layers.Noise | jax.Array | tuple[()]
+    returns: jax.Array | tuple[()]
+
+
+def begin_round(
+    config: EVEConfig, network: Network, state: State, batches: Transition
+) -> tuple[State, Randomness]:
+    """Splits the key and draws all normals of a round, an axis for its minibatches in front.
+
+    Few large calls of the generator: many small ones cost more than the numbers.
+    """
+    next_key, bootstrap_key, returns_key = jax.random.split(state.key, 3)
+    k, batch_size = batches.r_t.shape
+    bootstrap: Any = ()
+    if config.bootstrap == "posterior":
+        x = batches.o_t[0, 0]
+        if config.predictive == "linear":
+            bootstrap = jax.random.normal(bootstrap_key, (k, batch_size, network.num_actions))
+        elif config.bootstrap_sample == "transition":
+            shapes = layers.noise_for_outputs(network, state.params, x)
+            bootstrap = normals_like(bootstrap_key, shapes, (k, batch_size))
+        else:
+            shapes = layers.noise_for_weights(network, state.params, x)
+            rows_key, weights_key = jax.random.split(bootstrap_key)
+            bootstrap = layers.Noise(
+                outputs=normals_like(rows_key, shapes.outputs, (k, batch_size)),
+                weights=normals_like(weights_key, shapes.weights, (k,)),
+            )
+    noisy = config.fisher != "expected"
+    returns = jax.random.normal(returns_key, (k, batch_size)) if noisy else ()
+    state = state._replace(fisher=fisher_lib.rescale(config.beta, state.fisher), key=next_key)
+    return state, Randomness(bootstrap, returns)
+
+
+def learn_minibatch(
+    config: EVEConfig,
+    network: Network,
+    state: State,
+    batch: Transition,
+    randomness: Randomness,
+    n: Array,
+    explore: Array,
+) -> tuple[State, Metrics]:
+    """Algorithm 3, 'Learning Step', on one minibatch."""
+    q_t = _bootstrap_values(config, network, posterior_of(state, n), batch.o_t, randomness, explore)
+    returns = jax.vmap(targets.bootstrapped_return)(batch.r_t, batch.discount_t, q_t)
+    grads = layers.gradients(network, state.params, batch.o_tm1, batch.a_tm1)
+    delta = returns - grads.q
+
+    gradient = grads.weighted(-2.0 / config.batch_size * delta)
+    changes, optimizer_state = adam(config).update(gradient, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, changes)
+
+    squares = fisher_lib.ESTIMATORS[config.fisher](
+        delta, randomness.returns, config.noise_scale, grads
+    )
+    steps = state.steps + 1
+    sync = steps % config.target_period == 0
+    state = State(
+        params=params,
+        target=jax.tree_util.tree_map(
+            lambda new, old: jnp.where(sync, new, old), params, state.target
+        ),
+        optimizer=optimizer_state,
+        fisher=fisher_lib.add(config.beta, state.fisher, squares),
+        steps=steps,
+        key=state.key,
+    )
+    return state, Metrics(
+        loss=jnp.mean(jnp.square(delta)), q=jnp.mean(grads.q), target=jnp.mean(returns)
+    )
+
+
+def _bootstrap_values(
+    config: EVEConfig,
+    network: Network,
+    posterior: Posterior,
+    x: jax.Array,
+    randomness: Randomness,
+    explore: Array,
+) -> jax.Array:
+    """Action values `[B, num_actions]` at the next states, of a posterior sample or its mean."""
+    if config.bootstrap == "mean":
+        return jax.vmap(network.apply, in_axes=(None, 0))(posterior.mean, x)
+    noise: Any = jax.tree_util.tree_map(lambda z: explore * z, randomness.bootstrap)
+    if config.predictive == "linear":
+        q, std = predictive.values_and_std(config, network, posterior, x)
+        return q + std * noise
+    each = config.bootstrap_sample == "transition"
+    if not each:
+        outputs = {name: layers.share_rows(x, z) for name, z in noise.outputs.items()}
+        noise = noise._replace(outputs=outputs)
+    in_axes = (0, layers.Noise(outputs=0, weights=0 if each else None))
+    return jax.vmap(
+        lambda x, z: layers.sampled_values(config, network, posterior, x, z), in_axes=in_axes
+    )(x, noise)

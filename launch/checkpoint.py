@@ -1,0 +1,45 @@
+"""Checkpoints: folders of their own, with a link to the newest that is moved in one step."""
+
+import os
+import pathlib
+import pickle
+import shutil
+from typing import Any
+
+from eve_acme.launch.errors import UsageError
+from eve_acme.launch.recorder import Recorder, write_atomically
+
+KEPT = 2
+LINK = "checkpoint"
+
+
+def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.Path:
+    """Saves engine and recorder; a crash on the way leaves the checkpoint before."""
+    folder = directory / "checkpoints" / f"{engine.env_steps:012d}"
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    engine.save(temporary)
+    write_atomically(temporary / "recorder.pkl", pickle.dumps(recorder))
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(temporary, folder)
+    link = directory / f".{LINK}.{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder.relative_to(directory))
+    os.replace(link, directory / LINK)
+    for old in sorted(folder.parent.iterdir())[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def read(directory: pathlib.Path, engine: Any) -> Recorder:
+    """Restores the engine, and gives the recorder back."""
+    folder = directory / LINK
+    try:
+        engine.restore(folder)
+        return pickle.loads((folder / "recorder.pkl").read_bytes())
+    except (OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise UsageError(
+            f"--resume: got {str(directory)!r}, whose checkpoint cannot be read ({error}); "
+            "allowed is the DIR of a run that was interrupted or has ended"
+        ) from None

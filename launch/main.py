@@ -1,0 +1,33 @@
+"""`eve`: parses the command line, and turns bad input into one line and exit code 2."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from eve_acme.launch.errors import UsageError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; gives the exit code."""
+    # Minibatches of 12 are too small to share between threads: one is faster than many.
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    )
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from eve_acme.launch import options, run
+
+    parser = options.Parser(
+        prog="eve",
+        description="Deep exploration by epistemic value estimation (EVE).",
+        epilog="'./eve test' in a checkout runs the tests. 'eve run --help' explains every option.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    run.add_parser(commands)
+    try:
+        args = parser.parse_args(argv)
+        return args.command(args)
+    except UsageError as error:
+        print(f"eve: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,76 @@
+"""Command-line options: every hyper-parameter of EVEConfig, with its default and meaning."""
+
+import argparse
+import dataclasses
+from typing import Any
+
+from eve_acme.config import CHOICES, PRESETS, ConfigError, EVEConfig
+from eve_acme.launch.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors as one line and exit code 2."""
+
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{message} (see '{self.prog} --help')")
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Adds `--preset` and an option for each field of EVEConfig."""
+    group = parser.add_argument_group("hyper-parameters of EVE")
+    group.add_argument(
+        "--preset",
+        choices=list(PRESETS),
+        default="default",
+        help="named settings: 'paper' is the algorithm as printed (default: default)",
+    )
+    for field in dataclasses.fields(EVEConfig):
+        flag = "--" + field.name.replace("_", "-")
+        text = f"{field.metadata['help']} (default: {_show(field.default)})".replace("%", "%%")
+        kwargs: dict[str, Any] = dict(dest=field.name, default=None, help=text)
+        if field.name in CHOICES:
+            group.add_argument(flag, choices=CHOICES[field.name], **kwargs)
+        elif isinstance(field.default, bool):
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, **kwargs)
+        elif isinstance(field.default, tuple):
+            group.add_argument(flag, type=_whole_numbers, metavar="N,N", **kwargs)
+        else:
+            kind = type(field.default)
+            metavar = "N" if kind is int else "X"
+            group.add_argument(flag, type=_number(kind), metavar=metavar, **kwargs)
+
+
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """The hyper-parameters that the user set, by preset or by option."""
+    values = dict(PRESETS[args.preset])
+    for field in dataclasses.fields(EVEConfig):
+        value = getattr(args, field.name)
+        if value is not None:
+            values[field.name] = value
+    return values
+
+
+def config_of(args: argparse.Namespace) -> EVEConfig:
+    """The config; raises UsageError."""
+    try:
+        return EVEConfig(**given(args))
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+
+
+def _number(kind: type) -> Any:
+    def parse(text: str) -> int | float:
+        return kind(text)
+
+    parse.__name__ = "whole number" if kind is int else "number"
+    return parse
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()

@@ -1,0 +1,112 @@
+"""Tasks by name: bsuite's ids (`deep_sea/10`) and settings (`deep_sea:size=30`)."""
+
+import ast
+import inspect
+from typing import Any, NamedTuple
+
+import dm_env
+import numpy as np
+
+from eve_acme.environments import OneHotAsIndex
+from eve_acme.launch.errors import UsageError
+
+DEEP_SEA = ("deep_sea", "deep_sea_stochastic")
+DEEP_SEA_SIZES = (2, 200)
+
+
+class Task(NamedTuple):
+    """A bsuite experiment with its settings.
+
+    Attributes:
+      name: as the user wrote it.
+      experiment: bsuite's name of the experiment.
+      settings: keyword arguments of bsuite's loader.
+      bsuite_id: the id in bsuite's sweep with just these settings, if there is one.
+      episodes: how long bsuite runs it.
+    """
+
+    name: str
+    experiment: str
+    settings: dict[str, Any]
+    bsuite_id: str | None
+    episodes: int
+
+    @property
+    def is_deep_sea(self) -> bool:
+        return self.experiment in DEEP_SEA
+
+
+def parse(name: str) -> Task:
+    """The task that `name` stands for; raises UsageError."""
+    from bsuite import bsuite, sweep
+
+    experiment, separator, rest = name.partition("/" if "/" in name else ":")
+    if experiment not in bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT:
+        known = ", ".join(bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT)
+        raise UsageError(f"task: got {name!r}, allowed is EXPERIMENT/INDEX, with EXPERIMENT of {known}")
+    ids = [i for i in sweep.SWEEP if i.startswith(experiment + sweep.SEPARATOR)]
+    settings: dict[str, Any]
+    if separator == "/":
+        if name not in ids:
+            raise UsageError(f"task: got {name!r}, allowed is {ids[0]} to {ids[-1]}")
+        settings, bsuite_id = dict(sweep.SETTINGS[name]), name
+    else:
+        settings = {**sweep.SETTINGS[ids[0]], **_settings(name, experiment, rest)}
+        same = [i for i in ids if dict(sweep.SETTINGS[i]) == settings]
+        bsuite_id = same[0] if same else None
+    if experiment in DEEP_SEA:
+        _check_size(settings["size"])
+    return Task(name, experiment, settings, bsuite_id, sweep.EPISODES[ids[0]])
+
+
+def load(task: Task, seed: int) -> dm_env.Environment:
+    """The task's raw bsuite environment, its own randomness seeded."""
+    from bsuite import bsuite
+
+    environment = bsuite.load(task.experiment, task.settings)
+    _seed(environment, seed)
+    return environment
+
+
+def compact(task: Task, environment: dm_env.Environment) -> dm_env.Environment:
+    """The environment with one-hot observations as indices, where the task has such."""
+    return OneHotAsIndex(environment) if task.is_deep_sea else environment
+
+
+def _settings(name: str, experiment: str, text: str) -> dict[str, Any]:
+    """`size=30,mapping_seed=1` as a dict, checked against the loader's signature."""
+    from bsuite import bsuite
+
+    loader = bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT[experiment]
+    allowed = [p for p in inspect.signature(loader).parameters if p != "self"]
+    settings = {}
+    for part in text.split(",") if text else ():
+        field, separator, value = part.partition("=")
+        if not separator or field not in allowed:
+            raise UsageError(
+                f"task: got {name!r}, allowed after {experiment}: is FIELD=VALUE, "
+                f"with FIELD of {', '.join(allowed)}"
+            )
+        try:
+            settings[field] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            raise UsageError(f"task: {field} got {value!r}, allowed is a number") from None
+    return settings
+
+
+def _check_size(size: Any) -> None:
+    least, most = DEEP_SEA_SIZES
+    if not isinstance(size, int) or isinstance(size, bool) or not least <= size <= most:
+        raise UsageError(
+            f"task: size got {size!r}, allowed is a whole number from {least} to {most}"
+        )
+
+
+def _seed(environment: Any, seed: int) -> None:
+    """Seeds every generator of a bsuite environment: its loaders leave most of them unseeded."""
+    sequence = np.random.SeedSequence([seed, 0xB5])
+    while environment is not None:
+        for value in vars(environment).values():
+            if isinstance(value, np.random.RandomState):
+                value.seed(sequence.spawn(1)[0].generate_state(1)[0])
+        environment = vars(environment).get("_env")

@@ -1,0 +1,135 @@
+"""The actor: burn-in, one fetch and one sample an episode, and what it hands on."""
+
+import dm_env
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("acme")
+
+from acme import specs  # noqa: E402
+
+from eve_acme.agent.builder import EVEBuilder  # noqa: E402
+from eve_acme.config import EVEConfig  # noqa: E402
+from eve_acme.networks import make_networks  # noqa: E402
+from eve_acme.update import make_learner  # noqa: E402
+
+STATES = 64
+SPEC = specs.EnvironmentSpec(
+    observations=specs.BoundedArray((), np.int32, -1, STATES - 1, "index"),
+    actions=specs.DiscreteArray(4, dtype=np.int64),
+    rewards=specs.Array((), np.float32),
+    discounts=specs.BoundedArray((), np.float32, 0.0, 1.0),
+)
+
+
+class Source:
+    """Serves a fresh learner's posterior, and counts how often."""
+
+    def __init__(self, config):
+        learner = make_learner(config, make_networks(SPEC, config))
+        self.posterior = jax.device_get(learner.posterior(learner.init(jax.random.PRNGKey(5)), 1))
+        self.calls = []
+
+    def get_variables(self, names):
+        self.calls.append(list(names))
+        return [self.posterior]
+
+
+def make(config, evaluation=False, **kwargs):
+    builder = EVEBuilder(config, **kwargs)
+    network = make_networks(SPEC, config)
+    source = Source(config)
+    policy = builder.make_policy(network, SPEC, evaluation)
+    return builder.make_actor(jax.random.PRNGKey(0), policy, SPEC, source), source, network
+
+
+def all_actions(actor):
+    return [int(actor.select_action(np.int32(state))) for state in range(STATES)]
+
+
+def end(actor):
+    actor.observe(0, dm_env.termination(0.0, np.int32(0)))
+
+
+def test_one_sample_an_episode():
+    """Within an episode the action is a function of the observation; the next has another."""
+    actor, source, _ = make(EVEConfig(hidden=(8,), burn_in_episodes=0))
+    functions = []
+    for _ in range(4):
+        actor.observe_first(dm_env.restart(np.int32(0)))
+        functions.append(all_actions(actor))
+        actor.update()
+        actor.observe(0, dm_env.transition(0.0, np.int32(3)))
+        assert all_actions(actor) == functions[-1]
+        end(actor)
+    assert source.calls == [["posterior"]] * 4
+    assert len({tuple(function) for function in functions}) == 4
+
+
+def test_the_sample_is_of_the_posterior_at_the_first_step():
+    """With no uncertainty left, a sample is its mean: of the newest one, not of the one before."""
+    config = EVEConfig(hidden=(8,), burn_in_episodes=0, prior_precision=1e12)
+    actor, source, network = make(config)
+    for seed in (11, 12):
+        learner = make_learner(config, network)
+        state = learner.init(jax.random.PRNGKey(seed))
+        source.posterior = jax.device_get(learner.posterior(state, 1))
+        actor.observe_first(dm_env.restart(np.int32(0)))
+        q = jax.vmap(lambda s: network.apply(source.posterior.mean, network.encode(s)))(
+            np.arange(STATES)
+        )
+        assert all_actions(actor) == np.argmax(q, axis=1).tolist()
+        end(actor)
+
+
+def test_burn_in_is_uniform_and_fetches_nothing():
+    actor, source, _ = make(EVEConfig(hidden=(8,), burn_in_episodes=2))
+    for _ in range(2):
+        actor.observe_first(dm_env.restart(np.int32(0)))
+        counts = np.bincount([int(actor.select_action(np.int32(7))) for _ in range(400)])
+        assert np.all(np.abs(counts - 100) < 45)  # Five standard deviations of 8.7.
+        end(actor)
+    assert source.calls == []
+    actor.observe_first(dm_env.restart(np.int32(0)))
+    assert len({int(actor.select_action(np.int32(7))) for _ in range(20)}) == 1
+    assert len(source.calls) == 1
+
+
+def test_burn_in_counts_the_episodes_of_the_run():
+    """Another actor may have played them."""
+    episodes = [99]
+    actor, source, _ = make(EVEConfig(hidden=(8,)), episodes_so_far=lambda: episodes[0])
+    actor.observe_first(dm_env.restart(np.int32(0)))
+    assert source.calls == []
+    end(actor)
+    episodes[0] = 100
+    actor.observe_first(dm_env.restart(np.int32(0)))
+    assert len(source.calls) == 1
+
+
+def test_evaluation_is_greedy_on_the_mean_from_the_first_episode():
+    actor, source, network = make(EVEConfig(hidden=(8,)), evaluation=True)
+    actor.observe_first(dm_env.restart(np.int32(0)))
+    q = jax.vmap(lambda s: network.apply(source.posterior.mean, network.encode(s)))(
+        np.arange(STATES)
+    )
+    assert all_actions(actor) == np.argmax(q, axis=1).tolist()
+
+
+def test_epsilon_greedy_draws_anew_at_each_step():
+    config = EVEConfig(
+        hidden=(8,), acting="epsilon_greedy", epsilon_greedy=1.0, burn_in_episodes=0
+    )
+    actor, _, _ = make(config)
+    actor.observe_first(dm_env.restart(np.int32(0)))
+    assert {int(actor.select_action(np.int32(7))) for _ in range(60)} == {0, 1, 2, 3}
+
+
+def test_actions_have_the_dtype_of_the_spec():
+    actor, _, _ = make(EVEConfig(hidden=(8,), burn_in_episodes=1))
+    for _ in range(2):
+        actor.observe_first(dm_env.restart(np.int32(0)))
+        action = actor.select_action(np.int32(0))
+        assert action.dtype == np.int64 and action.shape == ()
+        end(actor)

@@ -1,0 +1,224 @@
+"""The learner's shell: what it adds to `update` (counts, snapshots, checkpoints), bit for bit."""
+
+import itertools
+import threading
+
+import dm_env
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("acme")
+
+from acme import specs  # noqa: E402
+from acme.utils import counting, loggers  # noqa: E402
+
+from eve_acme.agent import replay  # noqa: E402
+from eve_acme.agent.builder import EVEBuilder  # noqa: E402
+from eve_acme.config import EVEConfig  # noqa: E402
+from eve_acme.embedded import Engine  # noqa: E402
+from eve_acme.networks import make_networks  # noqa: E402
+from eve_acme.types import Transition  # noqa: E402
+
+CONFIG = EVEConfig(hidden=(5, 4), batch_size=3, batches_per_step=2, min_replay=4, target_period=3)
+ACTIONS = specs.DiscreteArray(2)
+INDEX = specs.BoundedArray((), np.int32, -1, 8, "index")
+VECTOR = specs.Array((3,), np.float32, "vector")
+
+
+def environment_spec(observations):
+    return specs.EnvironmentSpec(
+        observations=observations,
+        actions=ACTIONS,
+        rewards=specs.Array((), np.float32, "reward"),
+        discounts=specs.BoundedArray((), np.float32, 0.0, 1.0, "discount"),
+    )
+
+
+def rounds(observations, config=CONFIG, seed=0):
+    """Random rounds; replay grows by one step between them."""
+    rng = np.random.default_rng(seed)
+    shape = (config.batches_per_step, config.batch_size)
+
+    def observation():
+        if observations is INDEX:
+            return rng.integers(-1, 9, shape).astype(np.int32)
+        return rng.normal(size=(*shape, 3)).astype(np.float32)
+
+    for steps in itertools.count(config.min_replay):
+        yield replay.Round(
+            batches=Transition(
+                o_tm1=observation(),
+                a_tm1=rng.integers(2, size=shape).astype(np.int32),
+                r_t=rng.normal(size=shape).astype(np.float32),
+                discount_t=rng.choice([0.0, 0.99], shape).astype(np.float32),
+                o_t=observation(),
+            ),
+            steps=steps,
+        )
+
+
+def make(observations, dataset, config=CONFIG, seed=1, **kwargs):
+    spec = environment_spec(observations)
+    return EVEBuilder(config, **kwargs).make_learner(
+        random_key=jax.random.PRNGKey(seed),
+        networks=make_networks(spec, config),
+        dataset=dataset,
+        logger_fn=lambda *_: loggers.NoOpLogger(),
+        environment_spec=spec,
+        counter=counting.Counter(),
+    )
+
+
+def assert_same(a, b):
+    """Equal trees, to the last bit."""
+    assert jax.tree_util.tree_structure(a) == jax.tree_util.tree_structure(b)
+    for x, y in zip(jax.tree_util.tree_leaves(a), jax.tree_util.tree_leaves(b), strict=True):
+        x, y = np.asarray(x), np.asarray(y)
+        assert x.dtype == y.dtype and x.tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("observations", [INDEX, VECTOR], ids=["rows", "dense"])
+def test_restored_learner_goes_on_bit_for_bit(observations):
+    straight = make(observations, rounds(observations))
+    for _ in range(6):
+        straight.step()
+
+    dataset = rounds(observations)
+    first = make(observations, dataset)
+    for _ in range(3):
+        first.step()
+    saved = first.save()
+    kept = jax.tree_util.tree_map(np.copy, saved)
+    first.step()  # Consumes the buffers that were saved from: the save must not notice.
+    assert_same(saved, kept)
+
+    dataset = rounds(observations)
+    for _ in range(3):
+        next(dataset)
+    second = make(observations, dataset, seed=99)
+    second.restore(saved)
+    for _ in range(3):
+        second.step()
+    assert_same(second.save(), straight.save())
+    assert_same(second.get_variables(["posterior"]), straight.get_variables(["posterior"]))
+
+
+class Still(dm_env.Environment):
+    """An environment that only has specs."""
+
+    def __init__(self, observations):
+        self._observations = observations
+
+    def reset(self):
+        raise NotImplementedError
+
+    step = reset
+
+    def observation_spec(self):
+        return self._observations
+
+    def action_spec(self):
+        return ACTIONS
+
+
+@pytest.mark.parametrize("observations", [INDEX, VECTOR], ids=["rows", "dense"])
+def test_both_engines_make_the_same_update(observations):
+    """From one state, on one batch, with one key and n: all of the state is the same."""
+    config = CONFIG
+    network = make_networks(environment_spec(observations), config)
+    engine = Engine(Still(observations), network, config, seed=3)
+    batches, steps = next(rounds(observations))
+    learner = make(observations, iter([replay.Round(batches, steps)]))
+    learner.restore(dict(state=jax.device_get(engine.state), n=1, rounds=0))
+
+    # The engine's own learning, with its replay made to hold and to give this very batch.
+    flat = jax.tree_util.tree_map(lambda x: x.reshape(-1, *x.shape[2:]), batches)
+    for i in range(steps):
+        engine.replay.add(jax.tree_util.tree_map(lambda x, i=i: x[i], flat))
+    engine.replay.sample = lambda rng, shape: batches
+    engine._learn()
+    learner.step()
+
+    assert learner.n == engine.n == 1 + steps
+    assert_same(learner.save()["state"], jax.device_get(engine.state))
+    assert_same(learner.get_variables(["posterior"])[0], jax.device_get(engine.posterior()))
+
+
+def test_n_is_one_and_the_steps_in_replay_and_never_falls():
+    batches = next(rounds(VECTOR)).batches
+    learner = make(VECTOR, (replay.Round(batches, steps) for steps in (4, 9, 7)))
+    assert learner.get_variables(["posterior"])[0].n == 1
+    seen = []
+    for _ in range(3):
+        learner.step()
+        seen.append(int(learner.get_variables(["posterior"])[0].n))
+    assert seen == [5, 10, 10]
+
+
+def test_more_steps_than_fit_are_refused_before_they_are_learnt():
+    config = EVEConfig(hidden=(2,), min_replay=1, replay_megabytes=0.01)
+    most = replay.most_steps(config, environment_spec(VECTOR))
+    batches = next(rounds(VECTOR, config)).batches
+    learner = make(VECTOR, (replay.Round(batches, most + i) for i in (0, 1)), config)
+    learner.step()
+    with pytest.raises(replay.ReplayFull, match="replay_megabytes"):
+        learner.step()
+    assert learner.rounds == 1
+
+
+def test_bootstraps_use_the_mean_until_burn_in_is_over():
+    """With `bootstrap_burn_in=False`; told by the values of the next states."""
+    config = EVEConfig(hidden=(5,), burn_in_episodes=2, bootstrap_burn_in=False)
+    mean = EVEConfig(hidden=(5,), burn_in_episodes=2, bootstrap="mean")
+
+    def target(config, episodes):
+        learner = make(VECTOR, rounds(VECTOR, config), config, episodes_so_far=lambda: episodes)
+        learner.step()
+        return float(learner.metrics.target)
+
+    assert target(config, 1) == pytest.approx(target(mean, 1), rel=1e-5)
+    assert target(config, 2) != pytest.approx(target(mean, 2), rel=1e-3)
+
+
+def test_posterior_is_of_one_version_while_another_thread_learns():
+    """The table of expected posteriors is made alone, the served ones during learning."""
+    alone = make(INDEX, rounds(INDEX))
+    expected = {0: alone.get_variables(["posterior"])[0]}
+    for _ in range(40):
+        alone.step()
+        posterior = alone.get_variables(["posterior"])[0]
+        expected[int(posterior.version)] = posterior
+
+    learner = make(INDEX, rounds(INDEX))
+    thread = threading.Thread(target=learner.run, args=(40,))
+    served = [learner.get_variables(["posterior"])[0]]
+    thread.start()
+    while thread.is_alive():
+        served.append(learner.get_variables(["posterior"])[0])
+    thread.join()
+    served.append(learner.get_variables(["posterior"])[0])
+    assert int(served[-1].version) == 40 * CONFIG.batches_per_step
+    assert len({int(posterior.version) for posterior in served}) > 2
+    for posterior in served:
+        assert_same(posterior, expected[int(posterior.version)])
+
+
+def test_unknown_variables_are_refused():
+    with pytest.raises(KeyError, match="params"):
+        make(VECTOR, rounds(VECTOR)).get_variables(["params"])
+
+
+def test_counts_minibatches():
+    counter = counting.Counter()
+    spec = environment_spec(VECTOR)
+    learner = EVEBuilder(CONFIG).make_learner(
+        jax.random.PRNGKey(0),
+        make_networks(spec, CONFIG),
+        rounds(VECTOR),
+        lambda *_: loggers.NoOpLogger(),
+        spec,
+        counter=counter,
+    )
+    learner.run(3)
+    assert counter.get_counts()["steps"] == 6 == int(learner.save()["state"].steps)
