@@ -46,8 +46,9 @@ def make_policy(config: EVEConfig, network: Network) -> Policy:
 
     def linear_greedy(plan: Any, observation: Any, key: jax.Array) -> jax.Array:
         del key
+        mean, perturbation = plan
         x = network.encode(observation)
-        return jnp.argmax(predictive.perturbed_values(config, network, *plan, x))
+        return jnp.argmax(predictive.perturbed_values(config, network, mean, perturbation, x))
 
     def mean(posterior: Posterior, key: jax.Array) -> Any:
         del key

@@ -48,5 +48,5 @@ class OneHotAsIndex(dm_env.Environment):
         if flat[index] == 0:
             index = -1
         if np.count_nonzero(flat) != (index >= 0) or (index >= 0 and flat[index] != 1):
-            raise ValueError(f"observation: got {timestep.observation!r}, allowed is a one-hot array")
+            raise ValueError(f"observation: got {timestep.observation!r}, allowed is one-hot")
         return timestep._replace(observation=np.int32(index))

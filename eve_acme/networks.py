@@ -18,7 +18,7 @@ from dm_env import specs
 from eve_acme.config import EVEConfig
 from eve_acme.types import Array, Params
 
-_ACTIVATIONS = {"leaky_relu": jax.nn.leaky_relu, "relu": jax.nn.relu}
+_ACTIVATIONS: dict[str, Any] = {"leaky_relu": jax.nn.leaky_relu, "relu": jax.nn.relu}
 TABLE = "table"
 """Name of the module whose rows a one-hot input selects."""
 
@@ -120,9 +120,11 @@ def num_parameters(params: Params) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(params))
 
 
-def _torso(config: EVEConfig, first: Callable[[int], hk.Module], outputs: int, x: jax.Array):
+def _torso(
+    config: EVEConfig, first: Callable[[int], Any], outputs: int, x: jax.Array
+) -> jax.Array:
     """The MLP `first -> hidden layers -> outputs`."""
-    activation = _ACTIVATIONS[config.activation]
+    activation: Callable[[jax.Array], jax.Array] = _ACTIVATIONS[config.activation]
     h = activation(first(config.hidden[0])(x))
     for units in config.hidden[1:]:
         h = activation(hk.Linear(units, name="hidden")(h))

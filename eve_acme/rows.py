@@ -124,7 +124,8 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
         rest, randomness = update.begin_round(config, make_table(1), state.rest, batches)
 
         def body(state: RowState, inputs: Any) -> tuple[RowState, update.Metrics]:
-            return learn_minibatch(config, network, state, *inputs, n, explore)
+            batch, normals = inputs
+            return learn_minibatch(config, network, state, batch, normals, n, explore)
 
         state, metrics = jax.lax.scan(body, state._replace(rest=rest), (batches, randomness))
         return state, jax.tree_util.tree_map(jnp.mean, metrics)

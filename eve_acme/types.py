@@ -3,9 +3,8 @@
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
-Array = jax.Array | np.ndarray
+Array = jax.Array
 Params = Any
 """A tree of parameters: module name -> parameter name -> array, as Haiku makes it."""
 

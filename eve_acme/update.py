@@ -97,7 +97,8 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
         state, randomness = begin_round(config, network, state, batches)
 
         def body(state: State, inputs: tuple[Transition, Randomness]) -> tuple[State, Metrics]:
-            return learn_minibatch(config, network, state, *inputs, n, explore)
+            batch, normals = inputs
+            return learn_minibatch(config, network, state, batch, normals, n, explore)
 
         state, metrics = jax.lax.scan(body, state, (batches, randomness))
         return state, jax.tree_util.tree_map(jnp.mean, metrics)
@@ -122,10 +123,10 @@ def adam(config: EVEConfig) -> optax.GradientTransformation:
 
 
 class Randomness(NamedTuple):
-    """The normals of one minibatch: of its bootstraps and of its returns."""
+    """The normals of one minibatch, of its bootstraps and of its returns; () for none."""
 
-    bootstrap: layers.Noise | jax.Array | tuple[()]
-    returns: jax.Array | tuple[()]
+    bootstrap: Any
+    returns: Any
 
 
 def begin_round(

@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from eve_acme.launch import options, run
+    from eve_acme.launch import options, report, run, sweep
 
     parser = options.Parser(
         prog="eve",
@@ -22,12 +22,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="'./eve test' in a checkout runs the tests. 'eve run --help' explains every option.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    run.add_parser(commands)
+    for command in (run, sweep, report):
+        command.add_parser(commands)
+    words = list(sys.argv[1:] if argv is None else argv)
+    words, rest = _split(words)
     try:
-        args = parser.parse_args(argv)
+        args = parser.parse_args(words)
+        if rest and not getattr(args, "passes_rest", False):
+            raise UsageError(f"--: got {rest}, allowed is nothing after it for this command")
+        args.rest = rest
         return args.command(args)
     except UsageError as error:
         print(f"eve: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before and after `--`."""
+    if "--" not in words:
+        return words, []
+    i = words.index("--")
+    return words[:i], words[i + 1 :]

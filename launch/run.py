@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
         help="a bsuite id such as deep_sea/10, or settings such as deep_sea:size=30 "
         "(default: deep_sea/0, the 10x10 Deep Sea)",
     )
-    parser.add_argument("--agent", choices=("eve", *NAMES), help="default: eve; others are bsuite's")
+    parser.add_argument("--agent", choices=("eve", *NAMES), help="others than eve are bsuite's")
     parser.add_argument(
         "--engine", choices=("embedded", "acme"), help="lock-step in memory, or Acme with Reverb"
     )
@@ -70,6 +70,7 @@ class Plan:
     agent: str
     engine: str
     seed: int
+    label: str
     config: config_lib.EVEConfig
 
 
@@ -176,6 +177,7 @@ class _Run:
             task=plan.task,
             engine=plan.engine,
             agent=plan.agent,
+            label=plan.label,
             seed=plan.seed,
             env_steps=engine.env_steps,
             learner_updates=engine.learner_updates,
@@ -188,7 +190,7 @@ class _Run:
         if plan.agent == "eve":
             summary["parameters_by_first_layer"] = _parameter_counts(plan, engine.environment)
         write_json(self._directory / "summary.json", summary)
-        title = f"{plan.agent} on {plan.task}, seed {plan.seed}"
+        title = f"{plan.label} on {plan.task}, seed {plan.seed}"
         if recorder.returns:
             plots.write_curve(self._directory / "curve.png", recorder, title)
         _show(title, summary, self._directory, hasattr(engine, "save"))
@@ -205,7 +207,8 @@ def _plan(args: argparse.Namespace) -> Plan:
     seed = 0 if args.seed is None else args.seed
     if not 0 <= seed < 2**31:
         raise UsageError(f"--seed: got {seed}, allowed is a whole number from 0 to {2**31 - 1}")
-    return Plan(task.name, agent, engine, seed, options.config_of(args))
+    label = agent if args.preset == "default" else f"{agent} {args.preset}"
+    return Plan(task.name, agent, engine, seed, label, options.config_of(args))
 
 
 def _resumed_plan(args: argparse.Namespace, directory: pathlib.Path) -> Plan:

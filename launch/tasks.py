@@ -43,9 +43,10 @@ def parse(name: str) -> Task:
     experiment, separator, rest = name.partition("/" if "/" in name else ":")
     if experiment not in bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT:
         known = ", ".join(bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT)
-        raise UsageError(f"task: got {name!r}, allowed is EXPERIMENT/INDEX, with EXPERIMENT of {known}")
+        raise UsageError(f"task: got {name!r}, allowed is EXPERIMENT/INDEX, EXPERIMENT of {known}")
     ids = [i for i in sweep.SWEEP if i.startswith(experiment + sweep.SEPARATOR)]
     settings: dict[str, Any]
+    bsuite_id: str | None
     if separator == "/":
         if name not in ids:
             raise UsageError(f"task: got {name!r}, allowed is {ids[0]} to {ids[-1]}")

@@ -48,6 +48,12 @@ def all_actions(actor):
     return [int(actor.select_action(np.int32(state))) for state in range(STATES)]
 
 
+def greedy_actions(network, params):
+    params = jax.tree_util.tree_map(jax.numpy.asarray, params)
+    q = jax.vmap(lambda s: network.apply(params, network.encode(s)))(np.arange(STATES))
+    return np.argmax(q, axis=1).tolist()
+
+
 def end(actor):
     actor.observe(0, dm_env.termination(0.0, np.int32(0)))
 
@@ -76,10 +82,7 @@ def test_the_sample_is_of_the_posterior_at_the_first_step():
         state = learner.init(jax.random.PRNGKey(seed))
         source.posterior = jax.device_get(learner.posterior(state, 1))
         actor.observe_first(dm_env.restart(np.int32(0)))
-        q = jax.vmap(lambda s: network.apply(source.posterior.mean, network.encode(s)))(
-            np.arange(STATES)
-        )
-        assert all_actions(actor) == np.argmax(q, axis=1).tolist()
+        assert all_actions(actor) == greedy_actions(network, source.posterior.mean)
         end(actor)
 
 
@@ -111,10 +114,7 @@ def test_burn_in_counts_the_episodes_of_the_run():
 def test_evaluation_is_greedy_on_the_mean_from_the_first_episode():
     actor, source, network = make(EVEConfig(hidden=(8,)), evaluation=True)
     actor.observe_first(dm_env.restart(np.int32(0)))
-    q = jax.vmap(lambda s: network.apply(source.posterior.mean, network.encode(s)))(
-        np.arange(STATES)
-    )
-    assert all_actions(actor) == np.argmax(q, axis=1).tolist()
+    assert all_actions(actor) == greedy_actions(network, source.posterior.mean)
 
 
 def test_epsilon_greedy_draws_anew_at_each_step():

@@ -107,10 +107,12 @@ def make_table(
     config: EVEConfig, environment_spec: specs.EnvironmentSpec, limited: bool = True
 ) -> reverb.Table:
     """The table. Unless `limited`, whoever drives the agent has to keep the ratio of samples."""
+    # The items that `min_replay` steps are sure to have made, also within an episode.
+    least = max(1, (config.min_replay - config.n_step + 1) // rounds_per_item(config))
     ratio = config.samples_per_insert * rounds_per_item(config)
     start = ratio * (config.min_replay - 1)
     ahead = max(2, config.n_step)
-    limiter = reverb.rate_limiters.MinSize(config.min_replay)
+    limiter = reverb.rate_limiters.MinSize(least)
     if limited:
         limiter = reverb.rate_limiters.SampleToInsertRatio(
             samples_per_insert=ratio,

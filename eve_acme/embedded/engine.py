@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import cloudpickle
 import dm_env
 import jax
 import jax.numpy as jnp
@@ -154,7 +155,7 @@ class Engine:
             episode=(self._episode_length, self._episode_return),
         )
         with open(directory / _FILE, "wb") as file:
-            pickle.dump(saved, file, protocol=pickle.HIGHEST_PROTOCOL)
+            cloudpickle.dump(saved, file)  # Environments hold lambdas.
 
     def restore(self, directory: pathlib.Path) -> None:
         """Goes back to where `save` was called. Unpickles: read only what you trust."""

@@ -1,0 +1,51 @@
+"""What several tests share."""
+
+import os
+
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import types
+
+import numpy as np
+import pytest
+from dm_env import specs
+
+from eve_acme.types import Transition
+
+
+@pytest.fixture
+def table_specs():
+    """Specs of a world with 7 states, given as an index, and 3 actions."""
+    return types.SimpleNamespace(
+        actions=specs.DiscreteArray(3),
+        observations=specs.BoundedArray((), np.int32, -1, 6),
+    )
+
+
+@pytest.fixture
+def dense_specs():
+    """Specs of a world with observations of shape (2, 2) and 3 actions."""
+    return types.SimpleNamespace(
+        actions=specs.DiscreteArray(3), observations=specs.Array((2, 2), np.float32)
+    )
+
+
+@pytest.fixture
+def table_batches():
+    """Makes rounds of random transitions for `table_specs`."""
+
+    def make(rng: np.random.Generator, k: int = 10, batch_size: int = 12) -> Transition:
+        shape = (k, batch_size)
+        o_t = rng.integers(-1, 7, shape).astype(np.int32)
+        return Transition(
+            o_tm1=rng.integers(0, 7, shape).astype(np.int32),
+            a_tm1=rng.integers(0, 3, shape).astype(np.int32),
+            r_t=rng.normal(size=shape).astype(np.float32),
+            discount_t=np.where(o_t < 0, 0.0, 0.99).astype(np.float32),
+            o_t=o_t,
+        )
+
+    return make

@@ -1,0 +1,120 @@
+"""Fisher estimators against explicit gradients of each example, and against each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eve_acme import fisher, layers
+from eve_acme.config import EVEConfig
+from eve_acme.networks import from_functions
+
+# q(x) = c * tanh(a x + b): three parameters, gradients by hand.
+NETWORK = from_functions(
+    init=lambda key: {"m": {"a": jnp.float32(0.5), "b": jnp.float32(-0.2), "c": jnp.float32(2.0)}},
+    apply=lambda params, x: jnp.array(
+        [params["m"]["c"] * jnp.tanh(params["m"]["a"] * x + params["m"]["b"])]
+    ),
+    num_actions=1,
+)
+X = np.array([0.3, -1.0, 2.0])
+DELTA = np.array([0.7, -0.4, 1.1])
+NORMALS = np.array([1.5, 0.2, -0.8])
+
+
+def _explicit_gradients():
+    t = np.tanh(0.5 * X - 0.2)
+    slope = 2.0 * (1.0 - t**2)
+    return {"a": slope * X, "b": slope, "c": t}
+
+
+def _grads():
+    params = NETWORK.init(jax.random.PRNGKey(0))
+    return layers.gradients(NETWORK, params, jnp.asarray(X, jnp.float32), jnp.zeros(3, int))
+
+
+def _estimate(name, normals=NORMALS, scale=2.0):
+    estimator = fisher.ESTIMATORS[name]
+    return estimator(jnp.asarray(DELTA), jnp.asarray(normals), scale, _grads())["m"]
+
+
+def test_batch_sum_squares_the_summed_gradient():
+    error = DELTA + 2.0 * NORMALS
+    for key, g in _explicit_gradients().items():
+        np.testing.assert_allclose(
+            _estimate("batch_sum")[key], np.sum(-2.0 * error * g) ** 2, rtol=1e-5
+        )
+
+
+def test_per_example_sums_the_squared_gradients():
+    error = DELTA + 2.0 * NORMALS
+    for key, g in _explicit_gradients().items():
+        np.testing.assert_allclose(
+            _estimate("per_example")[key], np.sum((-2.0 * error * g) ** 2), rtol=1e-5
+        )
+
+
+def test_expected_has_the_algorithms_constant():
+    """E (2 (delta + s eta) g)^2 = 4 (delta^2 + s^2) g^2: a factor of 4, not the appendix's 1/4."""
+    for key, g in _explicit_gradients().items():
+        np.testing.assert_allclose(
+            _estimate("expected")[key], np.sum(4.0 * (DELTA**2 + 4.0) * g**2), rtol=1e-5
+        )
+
+
+def test_expectations_agree():
+    """Over the noise, per_example averages to expected, and batch_sum to that plus cross terms."""
+    draws = np.random.default_rng(0).normal(size=(200_000, 3))
+    error = DELTA + 2.0 * draws
+    for key, g in _explicit_gradients().items():
+        mean_per_example = np.mean(np.sum((2.0 * error * g) ** 2, axis=1))
+        np.testing.assert_allclose(_estimate("expected")[key], mean_per_example, rtol=0.02)
+        cross = np.sum(2.0 * DELTA * g) ** 2 - np.sum((2.0 * DELTA * g) ** 2)
+        mean_batch_sum = np.mean(np.sum(2.0 * error * g, axis=1) ** 2)
+        np.testing.assert_allclose(_estimate("expected")[key] + cross, mean_batch_sum, rtol=0.02)
+
+
+def test_k_step_noise_shrinks_by_gamma_to_the_k():
+    config = EVEConfig(n_step=4, discount=0.5, sigma_return=32.0)
+    for key, g in _explicit_gradients().items():
+        np.testing.assert_allclose(
+            _estimate("expected", scale=config.noise_scale)[key],
+            np.sum(4.0 * (DELTA**2 + (0.5**4 * 32.0) ** 2) * g**2),
+            rtol=1e-5,
+        )
+
+
+@pytest.mark.parametrize("beta", [0.0, 1e-3, 0.1])
+def test_average_is_the_papers_debiased_one(beta):
+    """f <- (1 - beta) f + g^2, m <- (1 - beta) m + 1, from f = 0 and m = 1, in float64."""
+    squares = np.random.default_rng(1).uniform(size=500)
+    f, m = 0.0, 1.0
+    average = fisher.init({"w": jnp.zeros(())})
+    add = jax.jit(lambda a, g: fisher.rescale(beta, fisher.add(beta, a, g)))
+    for g in squares:
+        f, m = (1.0 - beta) * f + g, (1.0 - beta) * m + 1.0
+        average = add(average, {"w": jnp.float32(g)})
+    np.testing.assert_allclose(average.total["w"] / average.weight, f / m, rtol=1e-5)
+
+
+def test_a_tiny_beta_is_not_lost():
+    """With beta = 1e-10 the factor 1 - beta is 1 in float32; the weights still tell old from new.
+
+    Ones first, zeros after 5e9 steps: the average of a minibatch at either end, in float64.
+    """
+    beta, distance = 1e-10, 2_000_000_000
+    average = fisher.init({"w": jnp.zeros(())})._replace(weight=jnp.zeros(()))
+    average = fisher.add(beta, average, {"w": jnp.float32(1.0)})
+    average = average._replace(age=jnp.int32(distance))
+    average = fisher.add(beta, average, {"w": jnp.float32(0.0)})
+    old = (1.0 - beta) ** distance
+    np.testing.assert_allclose(average.total["w"] / average.weight, old / (old + 1.0), rtol=1e-5)
+    assert float(average.total["w"] / average.weight) < 0.46
+
+
+def test_weights_do_not_overflow():
+    average = fisher.init({"w": jnp.zeros(())})
+    add = jax.jit(lambda a: fisher.rescale(0.5, fisher.add(0.5, a, {"w": jnp.float32(3.0)})))
+    for _ in range(500):
+        average = add(average)
+    np.testing.assert_allclose(average.total["w"] / average.weight, 3.0, rtol=1e-5)

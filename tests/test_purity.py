@@ -1,0 +1,52 @@
+"""The mathematics and the embedded engine import neither Acme nor Reverb nor TensorFlow."""
+
+import pathlib
+import subprocess
+import sys
+
+BLOCKED = ("acme", "reverb", "launchpad", "tensorflow", "sonnet", "tree")
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def _run(code: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+
+def _blocking(names) -> str:
+    return (
+        "import sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.split('.')[0] in {tuple(names)!r}:\n"
+        "            raise ImportError('blocked: ' + name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+    )
+
+
+def test_everything_but_the_agent_imports_with_acme_blocked():
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in sorted((ROOT / "eve_acme").rglob("*.py"))
+        if "agent" not in path.parts and "launch" not in path.parts
+    ]
+    assert "eve_acme.update" in modules and "eve_acme.embedded.engine" in modules
+    lines = "".join(f"import {name.removesuffix('.__init__')}\n" for name in modules)
+    done = _run(_blocking(BLOCKED) + lines + "print('imported')")
+    assert done.stdout.strip() == "imported", done.stderr
+
+
+def test_the_block_blocks():
+    done = _run(_blocking(BLOCKED) + "import reverb")
+    assert done.returncode != 0 and "blocked: reverb" in done.stderr
+
+
+def test_the_engines_do_not_import_each_other():
+    done = _run(_blocking(["acme"]) + "import eve_acme.embedded\nprint('ok')")
+    assert done.stdout.strip() == "ok", done.stderr
+    code = (
+        "import eve_acme.agent, sys\n"
+        "print(any(name.startswith('eve_acme.embedded') for name in sys.modules))"
+    )
+    assert _run(code).stdout.strip().splitlines()[-1] == "False"
