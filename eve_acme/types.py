@@ -9,6 +9,18 @@ Params = Any
 """A tree of parameters: module name -> parameter name -> array, as Haiku makes it."""
 
 
+class Episode(NamedTuple):
+    """What one finished episode was."""
+
+    number: int
+    length: int
+    total: float
+
+
+class ReplayFull(MemoryError):
+    """Replay would outgrow its bound. The message says what to change."""
+
+
 class Transition(NamedTuple):
     """A k-step transition, or a batch of them along leading axes.
 

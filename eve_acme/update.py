@@ -61,8 +61,8 @@ class Learner(NamedTuple):
     """
 
     init: Callable[[jax.Array], Any]
-    update: Callable[[Any, Transition, Array, Array], tuple[Any, Metrics]]
-    posterior: Callable[[Any, Array], Posterior]
+    update: Callable[[Any, Transition, Any, Any], tuple[Any, Metrics]]
+    posterior: Callable[[Any, Any], Posterior]
 
 
 def make_learner(config: EVEConfig, network: Network) -> Learner:

@@ -5,7 +5,7 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from eve_acme.embedded import Episode
+from eve_acme.types import Episode
 
 NAMES = ("dqn", "boot_dqn", "random")
 

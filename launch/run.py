@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import platform
 import shutil
@@ -18,6 +19,7 @@ from eve_acme.launch.baselines import NAMES, BaselineEngine
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.progress import Progress
 from eve_acme.launch.recorder import Recorder, RowLogger, write_json
+from eve_acme.types import ReplayFull
 
 PACKAGES = ("jax", "jaxlib", "dm-haiku", "optax", "numpy", "bsuite", "dm-acme", "dm-reverb")
 FREE_MEGABYTES = 200
@@ -87,19 +89,16 @@ def run(args: argparse.Namespace) -> int:
     if episodes < 1:
         raise UsageError(f"--episodes: got {episodes}, allowed is a whole number from 1")
     stop_when_solved = args.stop_when_solved or (args.episodes is None and task.is_deep_sea)
-
-    raw, rows = _environment(task, plan.seed)
+    raw = _environment(task, plan.seed)
     engine = _engine(plan, task, raw, episodes)
-    recorder = Recorder(task)
-    if args.resume is not None:
-        recorder = checkpoint.read(directory, engine)
-        raw = _unwrapped(engine.environment)
-        rows = raw._logger
-    else:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_json(directory / "config.json", _describe(plan))
     try:
-        run = _Run(plan, directory, engine, recorder, rows, episodes, stop_when_solved)
+        if args.resume is None:
+            recorder = Recorder(task)
+            _make(directory)
+            write_json(directory / "config.json", _describe(plan))
+        else:
+            recorder = checkpoint.read(directory, engine)
+        run = _Run(plan, directory, engine, recorder, episodes, stop_when_solved)
         return run.train(args.quiet)
     finally:
         engine.close()
@@ -114,7 +113,6 @@ class _Run:
         directory: pathlib.Path,
         engine: Any,
         recorder: Recorder,
-        rows: RowLogger,
         episodes: int,
         stop_when_solved: bool,
     ):
@@ -122,38 +120,45 @@ class _Run:
         self._directory = directory
         self._engine = engine
         self._recorder = recorder
-        self._rows = rows
         self._episodes = episodes
         self._stop_when_solved = stop_when_solved
         self._signal: int | None = None
 
     def train(self, quiet: bool) -> int:
-        """Plays until done, solved or interrupted; gives the exit code."""
+        """Plays until done, solved or interrupted, and writes; gives the exit code."""
         handlers = {s: signal.signal(s, self._interrupt) for s in (signal.SIGINT, signal.SIGTERM)}
-        start, steps = time.monotonic(), self._engine.env_steps
-        saved = start
+        start, steps, full = time.monotonic(), self._engine.env_steps, None
         try:
-            with Progress(self._recorder, self._episodes, quiet) as progress:
-                while not self._done():
-                    episode = self._engine.step()
-                    if episode is None:
-                        continue
-                    self._recorder.episode(episode.length, episode.total, self._engine.environment)
-                    progress.update(self._engine.env_steps)
-                    if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                        self._checkpoint()
-                        saved = time.monotonic()
+            try:
+                self._play(quiet)
+            except ReplayFull as error:
+                full = error
             seconds = time.monotonic() - start
             self._write(seconds, (self._engine.env_steps - steps) / max(seconds, 1e-9))
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+        if full is not None:
+            raise UsageError(f"{full} (what was learnt until then is in {self._directory})")
         return 0 if self._signal is None else 128 + self._signal
+
+    def _play(self, quiet: bool) -> None:
+        saved = time.monotonic()
+        with Progress(self._recorder, self._episodes, quiet) as progress:
+            while not self._done():
+                episode = self._engine.step()
+                if episode is None:
+                    continue
+                self._recorder.episode(episode.length, episode.total, self._engine.environment)
+                progress.update(self._engine.env_steps)
+                if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    self._checkpoint()
+                    saved = time.monotonic()
 
     def _done(self) -> bool:
         solved = self._recorder.solved["solved_episode_20"] is not None
         return (
-            self._signal is not None
+            (self._signal is not None and getattr(self._engine, "can_save", True))
             or len(self._recorder.returns) >= self._episodes
             or (self._stop_when_solved and solved)
         )
@@ -166,13 +171,14 @@ class _Run:
         print("\nstopping after this step (again: at once)", file=sys.stderr)
 
     def _checkpoint(self) -> None:
-        if hasattr(self._engine, "save"):
+        if hasattr(self._engine, "save") and self._engine.can_save:
             checkpoint.write(self._directory, self._engine, self._recorder)
 
     def _write(self, seconds: float, steps_per_second: float) -> None:
         plan, recorder, engine = self._plan, self._recorder, self._engine
         self._checkpoint()
-        recorder.write_results(self._directory, self._rows.rows, engine.environment)
+        rows = engine.environment.logged_rows
+        recorder.write_results(self._directory, rows, engine.environment)
         summary = dict(
             task=plan.task,
             engine=plan.engine,
@@ -250,15 +256,11 @@ def _new_directory(args: argparse.Namespace, plan: Plan) -> pathlib.Path:
     place = directory.absolute()
     while not place.exists():
         place = place.parent
-    try:
-        free = shutil.disk_usage(place).free / 2**20
-        if not place.is_dir():
-            raise NotADirectoryError(f"{place} is a file")
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise UsageError(
-            f"--out: got {str(directory)!r}, allowed is a folder that can be made ({error})"
-        ) from None
+            f"--out: got {str(directory)!r}, allowed is a folder that can be made (not in {place})"
+        )
+    free = shutil.disk_usage(place).free / 2**20
     if free < FREE_MEGABYTES:
         raise UsageError(
             f"--out: got {str(directory)!r} with {free:.0f} MB free, allowed is a place with "
@@ -267,18 +269,24 @@ def _new_directory(args: argparse.Namespace, plan: Plan) -> pathlib.Path:
     return directory
 
 
-def _environment(task: tasks.Task, seed: int) -> tuple[Any, RowLogger]:
-    """bsuite's own logging around its environment, and the rows that it logs."""
+def _make(directory: pathlib.Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--out: got {str(directory)!r}, allowed is a folder that can be made ({error})"
+        ) from None
+
+
+def _environment(task: tasks.Task, seed: int) -> Any:
+    """bsuite's environment in bsuite's own logging wrapper, which keeps rows on its grid."""
     from bsuite.utils import wrappers
 
     logger = RowLogger()
-    return wrappers.Logging(tasks.load(task, seed), logger), logger
-
-
-def _unwrapped(environment: Any) -> Any:
-    """bsuite's logging wrapper inside an engine's environment."""
-    while not hasattr(type(environment), "raw_env"):
-        environment = environment._environment
+    raw = tasks.load(task, seed)
+    raw.logged_rows = logger.rows
+    environment = wrappers.Logging(raw, logger)
+    tasks.make_picklable(environment)
     return environment
 
 
@@ -289,19 +297,19 @@ def _engine(plan: Plan, task: tasks.Task, raw: Any, episodes: int) -> Any:
 
     environment = tasks.compact(task, raw)
     network = make_networks(_specs(environment), plan.config)
-    if plan.engine == "acme":
-        from eve_acme.agent.run import AcmeEngine
-
-        return AcmeEngine(environment, network, plan.config, plan.seed)
-    from eve_acme.embedded import Engine, ReplayFull
-
     try:
+        if plan.engine == "acme":
+            from eve_acme.agent.run import AcmeEngine
+
+            return AcmeEngine(environment, network, plan.config, plan.seed)
+        from eve_acme.embedded import Engine
+
         engine = Engine(environment, network, plan.config, plan.seed)
         if task.is_deep_sea:
             engine.replay.check(episodes * task.settings["size"])
+        return engine
     except ReplayFull as error:
         raise UsageError(str(error)) from None
-    return engine
 
 
 def _specs(environment: Any) -> Any:

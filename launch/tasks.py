@@ -66,12 +66,26 @@ def load(task: Task, seed: int) -> dm_env.Environment:
 
     environment = bsuite.load(task.experiment, task.settings)
     _seed(environment, seed)
+    make_picklable(environment)
     return environment
+
+
+def make_picklable(environment: Any) -> None:
+    """Mends bsuite's wrappers, whose `__getattr__` recurses for ever while they are unpickled."""
+    while environment is not None:
+        kind = type(environment)
+        if hasattr(kind, "__getattr__") and not hasattr(kind, "__setstate__"):
+            setattr(kind, "__setstate__", _set_state)  # noqa: B010
+        environment = vars(environment).get("_env")
 
 
 def compact(task: Task, environment: dm_env.Environment) -> dm_env.Environment:
     """The environment with one-hot observations as indices, where the task has such."""
     return OneHotAsIndex(environment) if task.is_deep_sea else environment
+
+
+def _set_state(self: Any, state: dict[str, Any]) -> None:
+    self.__dict__.update(state)
 
 
 def _settings(name: str, experiment: str, text: str) -> dict[str, Any]:

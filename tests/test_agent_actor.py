@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("acme")
 
-from acme import specs  # noqa: E402
+from acme import specs
 
-from eve_acme.agent.builder import EVEBuilder  # noqa: E402
-from eve_acme.config import EVEConfig  # noqa: E402
-from eve_acme.networks import make_networks  # noqa: E402
-from eve_acme.update import make_learner  # noqa: E402
+from eve_acme.agent.builder import EVEBuilder
+from eve_acme.config import EVEConfig
+from eve_acme.networks import make_networks
+from eve_acme.update import make_learner
 
 STATES = 64
 SPEC = specs.EnvironmentSpec(
@@ -73,9 +73,9 @@ def test_one_sample_an_episode():
     assert len({tuple(function) for function in functions}) == 4
 
 
-def test_the_sample_is_of_the_posterior_at_the_first_step():
-    """With no uncertainty left, a sample is its mean: of the newest one, not of the one before."""
-    config = EVEConfig(hidden=(8,), burn_in_episodes=0, prior_precision=1e12)
+def test_the_plan_is_of_the_posterior_at_the_first_step():
+    """Of the newest one, not of the episode before. Greedy, since its plan is known: the mean."""
+    config = EVEConfig(hidden=(8,), burn_in_episodes=0, acting="greedy")
     actor, source, network = make(config)
     for seed in (11, 12):
         learner = make_learner(config, network)

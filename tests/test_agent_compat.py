@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("acme")
 
-from eve_acme.agent import compat  # noqa: E402
+from eve_acme.agent import compat
 
 
 def test_importing_the_agent_has_already_repaired_jax():

@@ -1,5 +1,6 @@
 """The learner's shell: what it adds to `update` (counts, snapshots, checkpoints), bit for bit."""
 
+import functools
 import itertools
 import threading
 
@@ -10,15 +11,15 @@ import pytest
 
 pytest.importorskip("acme")
 
-from acme import specs  # noqa: E402
-from acme.utils import counting, loggers  # noqa: E402
+from acme import specs
+from acme.utils import counting, loggers
 
-from eve_acme.agent import replay  # noqa: E402
-from eve_acme.agent.builder import EVEBuilder  # noqa: E402
-from eve_acme.config import EVEConfig  # noqa: E402
-from eve_acme.embedded import Engine  # noqa: E402
-from eve_acme.networks import make_networks  # noqa: E402
-from eve_acme.types import Transition  # noqa: E402
+from eve_acme.agent import replay
+from eve_acme.agent.builder import EVEBuilder
+from eve_acme.config import EVEConfig
+from eve_acme.embedded import Engine
+from eve_acme.networks import make_networks
+from eve_acme.types import Transition
 
 CONFIG = EVEConfig(hidden=(5, 4), batch_size=3, batches_per_step=2, min_replay=4, target_period=3)
 ACTIONS = specs.DiscreteArray(2)
@@ -33,6 +34,16 @@ def environment_spec(observations):
         rewards=specs.Array((), np.float32, "reward"),
         discounts=specs.BoundedArray((), np.float32, 0.0, 1.0, "discount"),
     )
+
+
+@functools.cache
+def _network(indexed, config):
+    return make_networks(environment_spec(INDEX if indexed else VECTOR), config)
+
+
+def network_for(observations, config=CONFIG):
+    """One object for each, so that its learners share what was compiled."""
+    return _network(observations is INDEX, config)
 
 
 def rounds(observations, config=CONFIG, seed=0):
@@ -62,7 +73,7 @@ def make(observations, dataset, config=CONFIG, seed=1, **kwargs):
     spec = environment_spec(observations)
     return EVEBuilder(config, **kwargs).make_learner(
         random_key=jax.random.PRNGKey(seed),
-        networks=make_networks(spec, config),
+        networks=network_for(observations, config),
         dataset=dataset,
         logger_fn=lambda *_: loggers.NoOpLogger(),
         environment_spec=spec,
@@ -125,9 +136,7 @@ class Still(dm_env.Environment):
 @pytest.mark.parametrize("observations", [INDEX, VECTOR], ids=["rows", "dense"])
 def test_both_engines_make_the_same_update(observations):
     """From one state, on one batch, with one key and n: all of the state is the same."""
-    config = CONFIG
-    network = make_networks(environment_spec(observations), config)
-    engine = Engine(Still(observations), network, config, seed=3)
+    engine = Engine(Still(observations), network_for(observations), CONFIG, seed=3)
     batches, steps = next(rounds(observations))
     learner = make(observations, iter([replay.Round(batches, steps)]))
     learner.restore(dict(state=jax.device_get(engine.state), n=1, rounds=0))
@@ -214,7 +223,7 @@ def test_counts_minibatches():
     spec = environment_spec(VECTOR)
     learner = EVEBuilder(CONFIG).make_learner(
         jax.random.PRNGKey(0),
-        make_networks(spec, CONFIG),
+        network_for(VECTOR),
         rounds(VECTOR),
         lambda *_: loggers.NoOpLogger(),
         spec,

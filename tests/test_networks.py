@@ -99,5 +99,5 @@ def test_continuous_actions_are_refused():
         actions=specs.BoundedArray((1,), np.float32, -1, 1),
         observations=specs.Array((2,), np.float32),
     )
-    with pytest.raises(TypeError, match="actions: got .* allowed is a dm_env DiscreteArray"):
+    with pytest.raises(TypeError, match=r"actions: got .* allowed is a dm_env DiscreteArray"):
         make_networks(continuous)

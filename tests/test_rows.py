@@ -57,7 +57,7 @@ def test_rows_equal_dense(name, table_specs, table_batches):
 
 @pytest.mark.parametrize("start", [1, 7, 900, 30_000])
 def test_coasting_is_adam_without_gradients(start):
-    """Optax's Adam, fed zeros from a given step on, in the middle of its bias correction and after."""
+    """Optax's Adam, fed zeros from a given step on, within its bias correction and after."""
     config = EVEConfig(adam_epsilon=1e-25)
     adam = optax.adam(config.learning_rate, eps=1e-25)
     w, mu, nu = jnp.array([[0.5, -1.0]]), jnp.array([[0.3, -0.02]]), jnp.array([[0.04, 0.5]])

@@ -60,13 +60,12 @@ class EVEActor(core.Actor):
         self._actions = actions
         self._variable_source = variable_source
         self._adder = adder
+        self.episodes = 0
         self._episodes_so_far = episodes_so_far or (lambda: self.episodes)
         self._plan_key = plan_key
         self._rng = np.random.default_rng(np.asarray(jax.random.key_data(uniform_key)))
         self._make_plan = jax.jit(behaviour.policy.plan)
         self._select = jax.jit(behaviour.policy.select)
-
-        self.episodes = 0
         self._plan: Any = None
         self._select_key = plan_key
         self._step = 0

@@ -5,6 +5,7 @@ is missing is added: running it again, or on a JAX that still has a name, change
 """
 
 import types
+import warnings
 from typing import Any
 
 import jax
@@ -18,7 +19,10 @@ def repair() -> list[str]:
     added: list[str] = []
 
     def put(module: Any, prefix: str, name: str, value: Any) -> None:
-        if not hasattr(module, name):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Asking for a name is using it.
+            present = hasattr(module, name)
+        if not present:
             setattr(module, name, value)
             added.append(f"{prefix}.{name}")
 

@@ -1,5 +1,6 @@
-"""The learner's shell: takes rounds from replay, calls `update`, counts, and serves the posterior."""
+"""The learner's shell: takes rounds from replay, calls `update`, counts, serves the posterior."""
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,21 @@ from eve_acme.agent.actor import POSTERIOR
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
 from eve_acme.posterior import Posterior
-from eve_acme.update import make_learner
+from eve_acme.update import Learner, make_learner
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(config: EVEConfig, network: Network) -> Learner:
+    """The jitted learner, shared by the learners of one process (such as a restored one)."""
+    pure = make_learner(config, network)
+    return Learner(
+        init=jax.jit(pure.init),
+        update=jax.jit(pure.update, donate_argnums=0),
+        # Without the copy an output that is an input would share its buffer.
+        posterior=jax.jit(
+            lambda state, n: jax.tree_util.tree_map(jnp.copy, pure.posterior(state, n))
+        ),
+    )
 
 
 class EVELearner(core.Learner):
@@ -52,7 +67,7 @@ class EVELearner(core.Learner):
           counter: counts minibatches as `steps`.
           logger: gets the counts and metrics of each round.
         """
-        pure = make_learner(config, network)
+        self._learner = _compiled(config, network)
         self._config = config
         self._dataset = dataset
         self._most_steps = most_steps
@@ -60,13 +75,8 @@ class EVELearner(core.Learner):
         self._counter = counter or counting.Counter()
         self._episodes_so_far = episodes_so_far or self._counted_episodes
         self._logger = logger or loggers.make_default_logger("learner", save_data=False)
-        self._update = jax.jit(pure.update, donate_argnums=0)
-        # Without the copy an output that is an input would share its buffer.
-        self._posterior = jax.jit(
-            lambda state, n: jax.tree_util.tree_map(jnp.copy, pure.posterior(state, n))
-        )
         self._lock = threading.Lock()
-        self._state = jax.jit(pure.init)(jnp.asarray(jax.random.key_data(random_key)))
+        self._state = self._learner.init(jnp.asarray(jax.random.key_data(random_key)))
         self._timestamp: float | None = None
         self.n = 1
         self.rounds = 0
@@ -84,7 +94,9 @@ class EVELearner(core.Learner):
         with self._lock:
             # Never back: replay's checkpoint may be older than the learner's.
             self.n = max(self.n, 1 + steps)
-            self._state, self.metrics = self._update(self._state, batches, self.n, explore)
+            self._state, self.metrics = self._learner.update(
+                self._state, batches, self.n, explore
+            )
             self.rounds += 1
         self._report()
 
@@ -111,7 +123,7 @@ class EVELearner(core.Learner):
         with self._lock:
             if not self.rounds and self._steps_in_replay:
                 self.n = max(self.n, 1 + self._steps_in_replay())
-            posterior = self._posterior(self._state, self.n)
+            posterior = self._learner.posterior(self._state, self.n)
         return [jax.device_get(posterior)] * len(names)
 
     def save(self) -> dict[str, Any]:

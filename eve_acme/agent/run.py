@@ -1,18 +1,18 @@
 """The Acme agent in one process, in lock-step: an environment step, then the learning it pays for.
 
 It has the public face of the embedded engine, so that whatever runs one can run the other. Which
-transitions a round holds is Reverb's choice, and Reverb takes no seed: unlike the embedded engine's,
-two runs of one seed differ.
+transitions a round holds is Reverb's choice, and Reverb takes no seed: two runs of one seed
+differ, unlike the embedded engine's.
 """
 
-import copy
 import os
 import pickle
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
+import cloudpickle
 import dm_env
 import jax
 import reverb
@@ -23,16 +23,9 @@ from eve_acme.agent import replay
 from eve_acme.agent.actor import POSTERIOR
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.config import EVEConfig
-from eve_acme.networks import Network
+from eve_acme.networks import Network, num_parameters
 from eve_acme.posterior import Posterior
-
-
-class Episode(NamedTuple):
-    """What one finished episode was."""
-
-    number: int
-    length: int
-    total: float
+from eve_acme.types import Episode
 
 
 class AcmeEngine:
@@ -52,6 +45,7 @@ class AcmeEngine:
         self._logger_fn = logger_fn or (lambda *_: loggers.NoOpLogger())
         self._keys = jax.random.split(jax.random.PRNGKey(seed))
         self._counter = counting.Counter()
+        self.parameters = num_parameters(jax.eval_shape(network.init, self._keys[0]))
         self.episodes = 0
         self.env_steps = 0
         self._timestep: dm_env.TimeStep | None = None
@@ -104,6 +98,11 @@ class AcmeEngine:
         """What the last round showed of itself."""
         return self._learner.metrics
 
+    @property
+    def can_save(self) -> bool:
+        """Between episodes."""
+        return self._timestep is None
+
     def posterior(self) -> Posterior:
         """The posterior as of now."""
         return self._learner.get_variables([POSTERIOR])[0]
@@ -140,13 +139,13 @@ class AcmeEngine:
         self._timestep = None
         return Episode(self.episodes, self._episode_length, self._episode_return)
 
-    def save(self, directory: str) -> None:
+    def save(self, directory: str | os.PathLike) -> None:
         """All of the run, into `directory`; between episodes only.
 
         (Within one, Reverb's writer holds steps that no checkpoint of it contains.) The file that
         names the parts is put in place last, so that a crash leaves the save before it valid.
         """
-        if self._timestep is not None:
+        if not self.can_save:
             raise RuntimeError("save: within an episode, allowed is between episodes")
         os.makedirs(directory, exist_ok=True)
         checkpoint = shutil.move(self._client.checkpoint(), directory)
@@ -156,19 +155,19 @@ class AcmeEngine:
             learner=self._learner.save(),
             actor=self._actor.save(),
             counter=self._counter.save(),
-            environment=copy.deepcopy(self.environment),
+            environment=self.environment,
             counts=(self.episodes, self.env_steps),
         )
         path = os.path.join(directory, "run.pkl")
         with open(path + ".new", "wb") as file:
-            pickle.dump(saved, file)
+            cloudpickle.dump(saved, file)  # Environments hold lambdas.
         os.replace(path + ".new", path)
         for name in os.listdir(directory):
             old = os.path.join(directory, name)
             if os.path.isdir(old) and name != saved["replay"]:
                 shutil.rmtree(old)
 
-    def restore(self, directory: str) -> None:
+    def restore(self, directory: str | os.PathLike) -> None:
         """Goes back to where `save` was called, with a new Reverb server."""
         with open(os.path.join(directory, "run.pkl"), "rb") as file:
             saved = pickle.load(file)

@@ -7,7 +7,7 @@ of a step while Python already takes the next one; the order of everything is fi
 import pathlib
 import pickle
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import dm_env
@@ -20,17 +20,10 @@ from eve_acme.config import EVEConfig
 from eve_acme.embedded.replay import Replay, Windows
 from eve_acme.networks import Network, num_parameters
 from eve_acme.posterior import Posterior
+from eve_acme.types import Episode
 from eve_acme.update import make_learner
 
 _FILE = "engine.pkl"
-
-
-class Episode(NamedTuple):
-    """What one finished episode was."""
-
-    number: int
-    length: int
-    total: float
 
 
 class Engine:
@@ -78,6 +71,11 @@ class Engine:
     def state(self) -> Any:
         """The learner's state. The next step consumes its buffers: copy what you keep."""
         return self._state
+
+    @property
+    def can_save(self) -> bool:
+        """At any time."""
+        return True
 
     def posterior(self) -> Posterior:
         """The posterior as of now."""
@@ -147,6 +145,7 @@ class Engine:
             replay=self.replay.save(),
             windows=self._windows.save(),
             rng=self._rng.bit_generator.state,
+            acting_key=jax.device_get(self._acting_key),
             environment=self.environment,
             timestep=self._timestep,
             plan=jax.device_get(self._episode_plan),
@@ -167,6 +166,7 @@ class Engine:
         self.replay.restore(saved["replay"])
         self._windows.restore(saved["windows"])
         self._rng.bit_generator.state = saved["rng"]
+        self._acting_key = jnp.asarray(saved["acting_key"])
         self.environment = saved["environment"]
         self._timestep = saved["timestep"]
         self.episodes, self.env_steps, self.learner_updates = saved["counts"]

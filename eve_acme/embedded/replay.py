@@ -6,11 +6,7 @@ import dm_env
 import jax
 import numpy as np
 
-from eve_acme.types import Transition
-
-
-class ReplayFull(MemoryError):
-    """Replay would outgrow its bound. The message says what to change."""
+from eve_acme.types import ReplayFull, Transition
 
 
 class Replay:
