@@ -1,0 +1,36 @@
+"""EVE: exploration via epistemic value estimation.
+
+    from eve_acme import EVEConfig, make_networks     # the agent's mathematics
+    from eve_acme.embedded import Engine              # one process, any dm_env environment
+    from eve_acme import EVEBuilder                   # the agent for Acme programs
+"""
+
+from typing import Any
+
+from eve_acme.config import PRESETS, ConfigError, EVEConfig
+from eve_acme.networks import Network, from_functions, make_networks
+from eve_acme.posterior import Posterior
+from eve_acme.types import Transition
+from eve_acme.update import make_learner
+
+__all__ = [
+    "PRESETS",
+    "ConfigError",
+    "EVEBuilder",
+    "EVEConfig",
+    "Network",
+    "Posterior",
+    "Transition",
+    "from_functions",
+    "make_learner",
+    "make_networks",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what needs Acme only when it is asked for."""
+    if name == "EVEBuilder":
+        from eve_acme.agent.builder import EVEBuilder
+
+        return EVEBuilder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

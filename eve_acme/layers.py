@@ -41,15 +41,17 @@ class Gradients(NamedTuple):
       q: `[B]`, the values themselves.
       weighted: `c [B] -> sum_i c_i grad q_i`, a tree like the parameters.
       weighted_square: `c [B] -> sum_i c_i (grad q_i)^2`, likewise.
-      project: `tree -> ` for each leaf, `[B]`: the product of grad q_i with the tree's leaf.
-      project_square: the same with (grad q_i)^2; without a tree, the squared norm.
+      project: `tree -> tree`; each leaf `[B]`, the product of grad q_i with the given leaf.
+      project_square: the same with (grad q_i)^2.
+      squared_norms: `() -> tree`; each leaf `[B]`, the squared norm of grad q_i in it.
     """
 
     q: jax.Array
     weighted: Callable[[jax.Array], Params]
     weighted_square: Callable[[jax.Array], Params]
-    project: Callable[[Params], list[jax.Array]]
-    project_square: Callable[[Params | None], list[jax.Array]]
+    project: Callable[[Params], Params]
+    project_square: Callable[[Params], Params]
+    squared_norms: Callable[[], Params]
 
 
 def gradients(network: Network, params: Params, x: jax.Array, actions: Array) -> Gradients:
@@ -98,27 +100,34 @@ def gradients(network: Network, params: Params, x: jax.Array, actions: Array) ->
         )
         return {name: out.get(name, general.get(name)) for name in params}
 
-    def project(tree: Params | None, power: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
-        out = []
+    def project(tree: Params, power: Callable[[jax.Array], jax.Array]) -> Params:
+        out = {}
         for name, layer in layers.items():
-            x, delta = inputs[name], power(deltas[name])
-            m = None if tree is None else tree[name]
-            if layer.is_table:
-                along = jnp.where(x[:, None] < 0, 0.0, 1.0) if m is None else look_up(m["w"], x)
-            elif m is None:
-                along = jnp.sum(power(x), axis=1, keepdims=True)
-            else:
-                along = power(x) @ m["w"]
-            out.append(jnp.sum(along * delta, axis=1))
+            x, delta, m = inputs[name], power(deltas[name]), tree[name]
+            along = look_up(m["w"], x) if layer.is_table else power(x) @ m["w"]
+            out[name] = {"w": jnp.sum(along * delta, axis=1)}
             if "b" in params[name]:
-                out.append(jnp.sum(delta if m is None else m["b"] * delta, axis=1))
-        general = {n: rest_grads[n] for n in rest}
-        others = jax.tree_util.tree_map(power, general)
-        if tree is not None:
-            others = jax.tree_util.tree_map(jnp.multiply, others, {n: tree[n] for n in rest})
-        for leaf in jax.tree_util.tree_leaves(others):
-            out.append(jnp.sum(leaf.reshape(len(q), -1), axis=1))
-        return out
+                out[name]["b"] = delta @ m["b"]
+        general = jax.tree_util.tree_map(
+            lambda g, m: jnp.sum((power(g) * m).reshape(len(q), -1), axis=1),
+            {n: rest_grads[n] for n in rest},
+            {n: tree[n] for n in rest},
+        )
+        return {name: out.get(name, general.get(name)) for name in params}
+
+    def squared_norms() -> Params:
+        out = {}
+        for name, layer in layers.items():
+            x, delta = inputs[name], jnp.sum(jnp.square(deltas[name]), axis=1)
+            size = (x >= 0) if layer.is_table else jnp.sum(jnp.square(x), axis=1)
+            out[name] = {"w": size * delta}
+            if "b" in params[name]:
+                out[name]["b"] = delta
+        general = jax.tree_util.tree_map(
+            lambda g: jnp.sum(jnp.square(g).reshape(len(q), -1), axis=1),
+            {n: rest_grads[n] for n in rest},
+        )
+        return {name: out.get(name, general.get(name)) for name in params}
 
     return Gradients(
         q=q,
@@ -126,6 +135,7 @@ def gradients(network: Network, params: Params, x: jax.Array, actions: Array) ->
         weighted_square=lambda c: contract(c, jnp.square),
         project=lambda tree: project(tree, lambda g: g),
         project_square=lambda tree: project(tree, jnp.square),
+        squared_norms=squared_norms,
     )
 
 

@@ -11,32 +11,46 @@ below (a non-linear network, trained to call everything seen worthless, maps mos
 to negative values, and samples of it are pessimistic), and its variance has a closed form.
 """
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from eve_acme import layers
+from eve_acme import posterior as posterior_lib
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
-from eve_acme.posterior import Posterior, variances
+from eve_acme.posterior import Posterior
 from eve_acme.types import Params
 
 
-def _of_all_actions(network: Network, mean: Params, x: jax.Array) -> layers.Gradients:
-    """Values and gradients for all actions of a batch `x [B, ...]`: `B * num_actions` examples."""
-    actions = jnp.tile(jnp.arange(network.num_actions), len(x))
-    return layers.gradients(network, mean, jnp.repeat(x, network.num_actions, axis=0), actions)
+class Sampler(NamedTuple):
+    """Posterior samples as functions of the state.
 
-
-def _shares(config: EVEConfig, grads: layers.Gradients) -> list[jax.Array]:
-    """By which the variance along each leaf's gradient is scaled, `[examples]`.
-
-    The unit prior shares `prior_std^2` between the leaves, and so divides by their squared norms.
+    Attributes:
+      draw: `(posterior, key) -> sample`.
+      values: `(sample, x) -> [num_actions]`, the sample's values at x.
     """
-    norms = grads.project_square(None)
-    if config.prior != "unit":
-        return [jnp.ones_like(norm) for norm in norms]
-    share = config.prior_std**2 / len(norms)
-    return [share / jnp.maximum(norm, 1e-30) for norm in norms]
+
+    draw: Callable[[Posterior, jax.Array], Any]
+    values: Callable[[Any, jax.Array], jax.Array]
+
+
+def make_sampler(config: EVEConfig, network: Network) -> Sampler:
+    """The config's sampler."""
+    if config.predictive == "network":
+        return Sampler(
+            draw=lambda posterior, key: posterior_lib.sample(config, posterior, key),
+            values=network.apply,
+        )
+    return Sampler(
+        draw=lambda posterior, key: (
+            posterior.mean,
+            posterior_lib.perturbation(config, posterior, key),
+        ),
+        values=lambda sample, x: perturbed_values(config, network, sample[0], sample[1], x),
+    )
 
 
 def values_and_std(
@@ -44,8 +58,8 @@ def values_and_std(
 ) -> tuple[jax.Array, jax.Array]:
     """Mean and standard deviation of the linearised values, each `[B, num_actions]`."""
     grads = _of_all_actions(network, posterior.mean, x)
-    along = grads.project_square(variances(config, posterior))
-    total = sum(s * v for s, v in zip(_shares(config, grads), along, strict=True))
+    along = grads.project_square(posterior_lib.variances(config, posterior))
+    total = _sum(jax.tree_util.tree_map(jnp.multiply, _shares(config, grads), along))
     shape = (len(x), network.num_actions)
     return grads.q.reshape(shape), jnp.sqrt(total).reshape(shape)
 
@@ -56,6 +70,28 @@ def perturbed_values(
     """Linearised values `[num_actions]` of the sample `mean + perturbation`, at one x."""
     grads = _of_all_actions(network, mean, x[None])
     along = grads.project(perturbation)
-    return grads.q + sum(
-        jnp.sqrt(s) * v for s, v in zip(_shares(config, grads), along, strict=True)
+    return grads.q + _sum(
+        jax.tree_util.tree_map(lambda s, v: jnp.sqrt(s) * v, _shares(config, grads), along)
     )
+
+
+def _of_all_actions(network: Network, mean: Params, x: jax.Array) -> layers.Gradients:
+    """Values and gradients for all actions of a batch `x [B, ...]`: `B * num_actions` examples."""
+    actions = jnp.tile(jnp.arange(network.num_actions), len(x))
+    return layers.gradients(network, mean, jnp.repeat(x, network.num_actions, axis=0), actions)
+
+
+def _shares(config: EVEConfig, grads: layers.Gradients) -> Params:
+    """By which the variance along each leaf's gradient is scaled; leaves are `[examples]`.
+
+    The unit prior shares `prior_std^2` between the leaves, and so divides by their squared norms.
+    """
+    norms = grads.squared_norms()
+    if config.prior != "unit":
+        return jax.tree_util.tree_map(jnp.ones_like, norms)
+    share = config.prior_std**2 / len(jax.tree_util.tree_leaves(norms))
+    return jax.tree_util.tree_map(lambda norm: share / jnp.maximum(norm, 1e-30), norms)
+
+
+def _sum(tree: Params) -> jax.Array:
+    return jnp.sum(jnp.stack(jax.tree_util.tree_leaves(tree)), axis=0)

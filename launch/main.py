@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from eve_acme.launch import options, report, run, sweep
+    from eve_acme.launch import options, report, run, spread, sweep
 
     parser = options.Parser(
         prog="eve",
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="'./eve test' in a checkout runs the tests. 'eve run --help' explains every option.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (run, sweep, report):
+    for command in (run, sweep, report, spread):
         command.add_parser(commands)
     words = list(sys.argv[1:] if argv is None else argv)
     words, rest = _split(words)
