@@ -5,6 +5,8 @@ Each estimates, for one minibatch, the square of the log-likelihood gradient
 with `delta = G - q` the TD error and `noise ~ N(0, gamma^{2k} sigma^2)` (Algorithm 3, Fisher
 update; the appendix halves the loss and then loses that factor of two when it differentiates, so
 its 1/4 should be a 1, and is a 4 for the loss without the half, which the algorithm uses).
+The gradient is the Q-update's own, at theta before its step, so that one pass serves both, as the
+appendix suggests; Algorithm 3 takes it after the step.
 """
 
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from eve_acme.layers import Gradients
 from eve_acme.types import Array, Params
@@ -45,20 +48,22 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 class Average(NamedTuple):
-    """An exponential average as a weighted sum, `F = total / weight`.
+    """An exponential average, `F = total / weight`, debiased as in the paper.
 
-    The paper shrinks what is old: f <- (1 - beta) f + g^2. With beta = 1e-10 that factor is 1 in
-    float32, and the forgetting is lost. Here what is new weighs more instead: the minibatch of
-    step t enters both sums with weight (1 - beta)^-t, and the common factor cancels in F.
+    The paper shrinks what is old: f <- (1 - beta) f + g^2, m <- (1 - beta) m + 1. With beta = 1e-10
+    that factor is 1 in float32, and the forgetting is lost. Here what is new weighs more instead:
+    the minibatch of step t enters the sum with weight (1 - beta)^-t, and m, which depends on the
+    step alone, is computed from it. (The sum itself is in float32, and cannot tell single
+    minibatches from rounding beyond 2^24 of them.)
 
     Attributes:
-      total: a tree like the parameters, f.
-      weight: scalar, m; counts minibatches, starts at one.
-      age: scalar, steps since the weights were last scaled back.
+      total: a tree like the parameters; the weighted sum of squared gradients.
+      steps: minibatches so far.
+      age: minibatches since the weights were last scaled back.
     """
 
     total: Params
-    weight: Array
+    steps: Array
     age: Array
 
 
@@ -66,37 +71,44 @@ def init(params: Params) -> Average:
     """f zero, m one."""
     return Average(
         total=jax.tree_util.tree_map(jnp.zeros_like, params),
-        weight=jnp.ones((), jnp.float32),
+        steps=jnp.zeros((), jnp.int32),
         age=jnp.zeros((), jnp.int32),
     )
 
 
-def step_weight(beta: float, average: Average) -> jax.Array:
-    """The weight `(1 - beta)^-t` of the next minibatch, in the average's current unit."""
-    return jnp.exp(-jnp.log1p(-jnp.float32(beta)) * (average.age + 1).astype(jnp.float32))
+def growth(beta: float, age: Array) -> jax.Array:
+    """`(1 - beta)^-age`: the weight of a minibatch of that age."""
+    return jnp.exp(age.astype(jnp.float32) * np.float32(-np.log1p(-beta)))
+
+
+def weight(beta: float, average: Average) -> jax.Array:
+    """The paper's m, in the unit of `total`: m = (1 - (1 - beta)^(t + 1)) / beta, one at t = 0."""
+    count = (average.steps + 1).astype(jnp.float32)
+    if beta == 0.0:
+        return count
+    m = -jnp.expm1(count * np.float32(np.log1p(-beta))) / np.float32(beta)
+    return m * growth(beta, average.age)
 
 
 def add(beta: float, average: Average, squares: Params) -> Average:
     """Adds one minibatch."""
-    weight = step_weight(beta, average)
+    scale = growth(beta, average.age + 1)
     return Average(
-        total=jax.tree_util.tree_map(lambda f, g: f + weight * g, average.total, squares),
-        weight=average.weight + weight,
+        total=jax.tree_util.tree_map(lambda f, g: f + scale * g, average.total, squares),
+        steps=average.steps + 1,
         age=average.age + 1,
     )
 
 
-def rescale(beta: float, average: Average) -> Average:
-    """Scales the sums back before their weights can overflow.
+def rescale(beta: float, average: Average) -> tuple[Average, Array | float]:
+    """Scales the sum back before its weights can overflow; also gives the factor.
 
     Below 1e-9 the weights stay under e^40 for 4e10 minibatches, and nothing needs to be done.
     """
     if beta < 1e-9:
-        return average
-    weight = step_weight(beta, average)
-    factor = jnp.where(weight > 1e12, 1.0 / weight, 1.0)
-    return Average(
-        total=jax.tree_util.tree_map(lambda f: f * factor, average.total),
-        weight=average.weight * factor,
-        age=jnp.where(weight > 1e12, -1, average.age),
-    )
+        return average, 1.0
+    scale = growth(beta, average.age)
+    due = scale > 1e12
+    factor = jnp.where(due, 1.0 / scale, 1.0)
+    total = jax.tree_util.tree_map(lambda f: f * factor, average.total)
+    return average._replace(total=total, age=jnp.where(due, 0, average.age)), factor

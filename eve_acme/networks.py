@@ -141,6 +141,7 @@ def _fan_in(size: int) -> hk.initializers.Initializer:
 
 def _dense_mlp(config: EVEConfig, size: int, num_actions: int) -> Network:
     by_action = config.first_layer == "by_action"
+    size += by_action  # Each action has a bias of its own: the weight of a constant input.
 
     def first(units: int) -> hk.Module:
         return hk.Linear(units, w_init=_fan_in(size), name="first")
@@ -149,8 +150,9 @@ def _dense_mlp(config: EVEConfig, size: int, num_actions: int) -> Network:
     init, forward = _pure(lambda x: _torso(config, first, outputs, x))
 
     def encode(observation: Any) -> jax.Array:
-        leaves = jax.tree_util.tree_leaves(observation)
-        return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves])
+        leaves = [jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(observation)]
+        constant = [jnp.ones(1)] if by_action else []
+        return jnp.concatenate([leaf.astype(jnp.float32) for leaf in (*leaves, *constant)])
 
     def pairs(x: jax.Array) -> jax.Array:
         """The outer product of each action's one-hot with x: `[num_actions, num_actions * D]`."""

@@ -85,7 +85,7 @@ def variances(config: EVEConfig, posterior: Posterior) -> Params:
 
 
 def precision(config: EVEConfig, posterior: Posterior) -> Params:
-    """The precision of each parameter, a tree like the mean."""
+    """The precision of each parameter, a tree like the mean; relative for the unit prior."""
     return jax.tree_util.tree_map(lambda v: 1.0 / v, variances(config, posterior))
 
 
@@ -105,7 +105,7 @@ def normals_like(key: jax.Array, tree: Params, leading: tuple[int, ...] = ()) ->
 
 
 def perturbation(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Params:
-    """`theta' - mean` for one sample theta', a tree like the mean."""
+    """`theta' - mean` for one sample theta', a tree like the mean (`variances` apply)."""
     return jax.tree_util.tree_map(
         lambda variance, z: jnp.sqrt(variance) * z,
         variances(config, posterior),
@@ -114,7 +114,13 @@ def perturbation(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Par
 
 
 def sample(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Params:
-    """Draws theta' once (paper, 'Posterior Sampling')."""
+    """Draws theta' once (paper, 'Posterior Sampling').
+
+    The unit prior scales with the value that is asked for, and has samples of values alone: see
+    `predictive.make_sampler`.
+    """
+    if config.prior == "unit":
+        raise ValueError("prior: got 'unit', allowed for weight samples is constant or paper")
     return jax.tree_util.tree_map(
         jnp.add, posterior.mean, perturbation(config, posterior, key)
     )

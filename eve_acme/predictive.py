@@ -9,6 +9,10 @@ the model for which a Gaussian posterior with the Fisher as its precision is exa
 and Bauer, 2021). Its mean is q itself, so a sample of an untried action is as often above it as
 below (a non-linear network, trained to call everything seen worthless, maps most far-away weights
 to negative values, and samples of it are pessimistic), and its variance has a closed form.
+
+Bootstraps draw the values of a state's actions independently: exact for each action, while what
+one weight sample would correlate through shared layers is left out (data make that part small).
+Acting reads all values along one draw of the perturbation an episode.
 """
 
 from collections.abc import Callable

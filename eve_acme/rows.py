@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from eve_acme import fisher as fisher_lib
 from eve_acme import update
 from eve_acme.config import EVEConfig
 from eve_acme.networks import TABLE, Network
@@ -121,6 +122,7 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
     ) -> tuple[RowState, update.Metrics]:
         encode = jax.vmap(jax.vmap(network.encode))
         batches = batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
+        state = _rescaled(config, state)
         rest, randomness = update.begin_round(config, make_table(1), state.rest, batches)
 
         def body(state: RowState, inputs: Any) -> tuple[RowState, update.Metrics]:
@@ -131,7 +133,7 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
         return state, jax.tree_util.tree_map(jnp.mean, metrics)
 
     def posterior(state: RowState, n: Array) -> Posterior:
-        return update.posterior_of(to_dense(config, state), n)
+        return update.posterior_of(config, to_dense(config, state), n)
 
     return update.Learner(init, step, posterior)
 
@@ -181,6 +183,14 @@ def learn_minibatch(
         table=state.table.at[destination].set(_pack(new), mode="drop"),
         seen=state.seen.at[destination].set(small.steps, mode="drop"),
     ), metrics
+
+
+def _rescaled(config: EVEConfig, state: RowState) -> RowState:
+    average, factor = fisher_lib.rescale(config.beta, state.rest.fisher)
+    if not isinstance(factor, float):
+        column = Rows._fields.index("fisher")
+        state = state._replace(table=state.table.at[:, column].multiply(factor))
+    return state._replace(rest=state.rest._replace(fisher=average))
 
 
 def from_dense(state: update.State) -> RowState:

@@ -94,7 +94,8 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
     ) -> tuple[State, Metrics]:
         encode = jax.vmap(jax.vmap(network.encode))
         batches = batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
-        state, randomness = begin_round(config, network, state, batches)
+        average, _ = fisher_lib.rescale(config.beta, state.fisher)
+        state, randomness = begin_round(config, network, state._replace(fisher=average), batches)
 
         def body(state: State, inputs: tuple[Transition, Randomness]) -> tuple[State, Metrics]:
             batch, normals = inputs
@@ -103,15 +104,15 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
         state, metrics = jax.lax.scan(body, state, (batches, randomness))
         return state, jax.tree_util.tree_map(jnp.mean, metrics)
 
-    return Learner(init, update, posterior_of)
+    return Learner(init, update, lambda state, n: posterior_of(config, state, n))
 
 
-def posterior_of(state: State, n: Array) -> Posterior:
+def posterior_of(config: EVEConfig, state: State, n: Array) -> Posterior:
     """The posterior of a dense state after n environment steps."""
     return Posterior(
         mean=state.target,
         fisher=state.fisher.total,
-        weight=state.fisher.weight,
+        weight=fisher_lib.weight(config.beta, state.fisher),
         n=jnp.asarray(n, jnp.int32),
         version=state.steps,
     )
@@ -155,8 +156,7 @@ def begin_round(
             )
     noisy = config.fisher != "expected"
     returns = jax.random.normal(returns_key, (k, batch_size)) if noisy else ()
-    state = state._replace(fisher=fisher_lib.rescale(config.beta, state.fisher), key=next_key)
-    return state, Randomness(bootstrap, returns)
+    return state._replace(key=next_key), Randomness(bootstrap, returns)
 
 
 def learn_minibatch(
@@ -169,7 +169,8 @@ def learn_minibatch(
     explore: Array,
 ) -> tuple[State, Metrics]:
     """Algorithm 3, 'Learning Step', on one minibatch."""
-    q_t = _bootstrap_values(config, network, posterior_of(state, n), batch.o_t, randomness, explore)
+    posterior = posterior_of(config, state, n)
+    q_t = _bootstrap_values(config, network, posterior, batch.o_t, randomness, explore)
     returns = jax.vmap(targets.bootstrapped_return)(batch.r_t, batch.discount_t, q_t)
     grads = layers.gradients(network, state.params, batch.o_tm1, batch.a_tm1)
     delta = returns - grads.q

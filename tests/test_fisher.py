@@ -90,31 +90,54 @@ def test_average_is_the_papers_debiased_one(beta):
     squares = np.random.default_rng(1).uniform(size=500)
     f, m = 0.0, 1.0
     average = fisher.init({"w": jnp.zeros(())})
-    add = jax.jit(lambda a, g: fisher.rescale(beta, fisher.add(beta, a, g)))
+    add = jax.jit(lambda a, g: fisher.rescale(beta, fisher.add(beta, a, g))[0])
     for g in squares:
         f, m = (1.0 - beta) * f + g, (1.0 - beta) * m + 1.0
         average = add(average, {"w": jnp.float32(g)})
-    np.testing.assert_allclose(average.total["w"] / average.weight, f / m, rtol=1e-5)
+    debiased = average.total["w"] / fisher.weight(beta, average)
+    np.testing.assert_allclose(debiased, f / m, rtol=1e-5)
 
 
 def test_a_tiny_beta_is_not_lost():
-    """With beta = 1e-10 the factor 1 - beta is 1 in float32; the weights still tell old from new.
+    """With beta = 1e-10 the paper's recursion forgets nothing in float32; this one does.
 
-    Ones first, zeros after 5e9 steps: the average of a minibatch at either end, in float64.
+    m after t steps is (1 - (1 - beta)^(t + 1)) / beta: 0.01 % less than t + 1 at two million, and
+    the weight of a minibatch then exceeds the first one's by the same beta t. In float64:
     """
-    beta, distance = 1e-10, 2_000_000_000
-    average = fisher.init({"w": jnp.zeros(())})._replace(weight=jnp.zeros(()))
-    average = fisher.add(beta, average, {"w": jnp.float32(1.0)})
-    average = average._replace(age=jnp.int32(distance))
-    average = fisher.add(beta, average, {"w": jnp.float32(0.0)})
-    old = (1.0 - beta) ** distance
-    np.testing.assert_allclose(average.total["w"] / average.weight, old / (old + 1.0), rtol=1e-5)
-    assert float(average.total["w"] / average.weight) < 0.46
+    beta, steps = 1e-10, 2_000_000
+    average = fisher.init({"w": jnp.zeros(())})
+    average = average._replace(steps=jnp.int32(steps), age=jnp.int32(steps))
+    exact = -np.expm1((steps + 1) * np.log1p(-beta)) / beta
+    unit = float(fisher.growth(beta, average.age))
+    assert unit - 1.0 == pytest.approx(beta * steps, rel=1e-3)
+    lost = (steps + 1) - exact
+    assert lost > 100
+    np.testing.assert_allclose(float(fisher.weight(beta, average)) / unit, exact, atol=lost / 50)
+
+
+def test_a_million_steps_with_a_tiny_beta():
+    """Ones for half a million minibatches, then zeros: the average in float64."""
+    beta, half = 1e-7, 500_000
+
+    @jax.jit
+    def run(average, g):
+        def body(a, _):
+            return fisher.rescale(beta, fisher.add(beta, a, {"w": g}))[0], None
+
+        return jax.lax.scan(body, average, None, length=half)[0]
+
+    average = run(run(fisher.init({"w": jnp.zeros(())}), jnp.float32(1.0)), jnp.float32(0.0))
+    decay = (1.0 - beta) ** half
+    f = (1.0 - decay) / beta * decay
+    m = (1.0 - (1.0 - beta) ** (2 * half + 1)) / beta
+    debiased = average.total["w"] / fisher.weight(beta, average)
+    np.testing.assert_allclose(debiased, f / m, rtol=5e-3)  # The sum is in float32.
+    assert f / m < 0.49  # Without forgetting it would be a half.
 
 
 def test_weights_do_not_overflow():
     average = fisher.init({"w": jnp.zeros(())})
-    add = jax.jit(lambda a: fisher.rescale(0.5, fisher.add(0.5, a, {"w": jnp.float32(3.0)})))
+    add = jax.jit(lambda a: fisher.rescale(0.5, fisher.add(0.5, a, {"w": jnp.float32(3.0)}))[0])
     for _ in range(500):
         average = add(average)
-    np.testing.assert_allclose(average.total["w"] / average.weight, 3.0, rtol=1e-5)
+    np.testing.assert_allclose(average.total["w"] / fisher.weight(0.5, average), 3.0, rtol=1e-5)

@@ -44,6 +44,8 @@ def test_a_table_is_the_dense_network_on_one_hot_inputs(table_specs, form):
     w = params["table"]["w"]
     if form == "by_action":  # The table's rows go by state, the pair's inputs by action.
         w = w.reshape(7, 3, -1).transpose(1, 0, 2).reshape(21, -1)
+        w = w.reshape(3, 7, -1)  # Each action's own bias stands behind its inputs.
+        w = jnp.concatenate([w, jnp.zeros((3, 1, w.shape[-1]))], axis=1).reshape(24, -1)
     copied = {**params, "first": {"w": w, "b": params["table"]["b"]}}
     del copied["table"]
     for state in range(7):
@@ -83,6 +85,12 @@ def test_by_action_gives_an_untried_action_its_own_first_layer(table_specs):
     np.testing.assert_array_equal(touched, [2 * 3 + 1])
 
 
+def test_actions_differ_where_the_observation_is_zero(dense_specs):
+    network = make_networks(dense_specs, EVEConfig())
+    q = network.apply(network.init(jax.random.PRNGKey(0)), network.encode(jnp.zeros((2, 2))))
+    assert len(np.unique(np.asarray(q))) == 3
+
+
 def test_trees_of_observations_are_flattened():
     tree = types.SimpleNamespace(
         actions=specs.DiscreteArray(2),
@@ -90,7 +98,7 @@ def test_trees_of_observations_are_flattened():
     )
     network = make_networks(tree, EVEConfig())
     x = network.encode({"a": jnp.ones((2, 3), jnp.uint8), "b": jnp.float32(2.0)})
-    np.testing.assert_array_equal(x, [1, 1, 1, 1, 1, 1, 2])
+    np.testing.assert_array_equal(x, [1, 1, 1, 1, 1, 1, 2, 1])
     assert network.apply(network.init(jax.random.PRNGKey(0)), x).shape == (2,)
 
 

@@ -23,7 +23,7 @@ def test_linear_gaussian_model():
     counts = np.array([6, 2, 0])
     inputs = jnp.asarray(np.repeat(np.eye(3), counts, axis=0), jnp.float32)
     params = LINEAR.init(jax.random.PRNGKey(0))
-    average = fisher.init(params)._replace(weight=jnp.zeros(()))
+    average = fisher.init(params)._replace(steps=jnp.int32(-1))  # Without the paper's first m.
     for start in range(0, 8, batch_size):
         x = inputs[start : start + batch_size]
         grads = layers.gradients(LINEAR, params, x, jnp.zeros(batch_size, int))
@@ -34,7 +34,8 @@ def test_linear_gaussian_model():
     config = EVEConfig(
         omega=omega, prior="constant", prior_precision=0.3, predictive="network"
     )
-    approx = Posterior(params, average.total, average.weight, jnp.asarray(8), jnp.asarray(0))
+    weight = fisher.weight(0.0, average)
+    approx = Posterior(params, average.total, weight, jnp.asarray(8), jnp.asarray(0))
     expected = counts / noise_variance + 0.3
     np.testing.assert_allclose(
         posterior.precision(config, approx)["linear"]["theta"], expected, rtol=1e-5

@@ -19,13 +19,14 @@ VARIANTS = {
     "shared": {"first_layer": "shared"},
     "per_example": {"fisher": "per_example"},
     "forgetful": {"beta": 1e-3},
+    "amnesic": {"beta": 0.5},  # Its weights are scaled back on the way.
     "period_7": {"target_period": 7},
 }
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_rows_equal_dense(name, table_specs, table_batches):
-    """All of the state after 40 minibatches. Adam's epsilon, of which a coasting row knows only
+    """All of the state after 60 minibatches. Adam's epsilon, of which a coasting row knows only
     the size at its start, is made too small to matter."""
     config = dataclasses.replace(EVEConfig(**VARIANTS[name]), adam_epsilon=1e-25)
     network = make_networks(table_specs, config)
@@ -36,7 +37,7 @@ def test_rows_equal_dense(name, table_specs, table_batches):
     assert isinstance(a, rows.RowState)
     step_a, step_b = jax.jit(sparse.update), jax.jit(dense.update)
     rng = np.random.default_rng(0)
-    for i in range(20):  # Rounds of two, with three transitions each: many rows rest for long.
+    for i in range(30):  # Rounds of two, with three transitions each: many rows rest for long.
         batches = table_batches(rng, 2, 3)
         a, _ = step_a(a, batches, i + 1, 1.0)
         b, _ = step_b(b, batches, i + 1, 1.0)

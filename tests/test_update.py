@@ -51,7 +51,7 @@ def test_one_minibatch_by_hand():
         [4 * (3.1**2 + noise) * 1.0, 4 * (7.0**2 + noise) * 9.0],
         rtol=1e-5,
     )
-    assert float(state.fisher.weight) == 2.0  # m starts at one.
+    assert float(learner.posterior(state, 1).weight) == pytest.approx(2.0)  # m starts at one.
     np.testing.assert_allclose(metrics.loss, (3.1**2 + 7.0**2) / 2, rtol=1e-6)
 
 
