@@ -4,6 +4,7 @@ import os
 import pathlib
 import pickle
 import shutil
+import time
 from typing import Any
 
 from eve_acme.launch.errors import UsageError
@@ -15,13 +16,12 @@ LINK = "checkpoint"
 
 def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.Path:
     """Saves engine and recorder; a crash on the way leaves the checkpoint before."""
-    folder = directory / "checkpoints" / f"{engine.env_steps:012d}"
+    folder = directory / "checkpoints" / f"{engine.env_steps:012d}-{time.time_ns()}"
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     engine.save(temporary)
     write_atomically(temporary / "recorder.pkl", pickle.dumps(recorder))
-    shutil.rmtree(folder, ignore_errors=True)
     os.replace(temporary, folder)
     link = directory / f".{LINK}.{os.getpid()}"
     link.unlink(missing_ok=True)
@@ -38,8 +38,8 @@ def read(directory: pathlib.Path, engine: Any) -> Recorder:
     try:
         engine.restore(folder)
         return pickle.loads((folder / "recorder.pkl").read_bytes())
-    except (OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:  # Whatever a damaged pickle may raise.
         raise UsageError(
-            f"--resume: got {str(directory)!r}, whose checkpoint cannot be read ({error}); "
+            f"--resume: got {str(directory)!r}, whose checkpoint cannot be read ({error!r}); "
             "allowed is the DIR of a run that was interrupted or has ended"
         ) from None

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from eve_acme.launch.errors import UsageError
 
@@ -14,29 +15,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from eve_acme.launch import options, report, run, spread, sweep
-
-    parser = options.Parser(
-        prog="eve",
-        description="Deep exploration by epistemic value estimation (EVE).",
-        epilog="'./eve test' in a checkout runs the tests. 'eve run --help' explains every option.",
-    )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (run, sweep, report, spread):
-        command.add_parser(commands)
-    words = list(sys.argv[1:] if argv is None else argv)
-    words, rest = _split(words)
     try:
+        words, rest = _split(list(sys.argv[1:] if argv is None else argv))
+        parser = _parser()
         args = parser.parse_args(words)
         if rest and not getattr(args, "passes_rest", False):
             raise UsageError(f"--: got {rest}, allowed is nothing after it for this command")
-        args.rest = rest
+        args.rest, args.parse = rest, parser.parse_args
         return args.command(args)
     except UsageError as error:
         print(f"eve: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _parser() -> Any:
+    from eve_acme.launch import options, report, run, spread, sweep
+
+    parser = options.Parser(
+        prog="eve",
+        description="Deep exploration by epistemic value estimation (EVE).",
+        epilog="'./eve test' in a checkout runs the tests. 'eve run --help' explains every option.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (run, sweep, report, spread):
+        command.add_parser(commands)
+    return parser
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:

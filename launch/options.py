@@ -22,7 +22,8 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         "--preset",
         choices=list(PRESETS),
         default="default",
-        help="named settings: 'paper' is the algorithm as printed (default: default)",
+        help="named settings: 'paper' is the algorithm as printed, 'dqn_equivalent' the same "
+        "learner without posterior exploration (default: default)",
     )
     for field in dataclasses.fields(EVEConfig):
         flag = "--" + field.name.replace("_", "-")
@@ -50,6 +51,17 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
+def label(args: argparse.Namespace) -> list[str]:
+    """How a run's settings differ from the defaults, in words for tables and titles."""
+    words = [] if args.preset == "default" else [args.preset]
+    for field in dataclasses.fields(EVEConfig):
+        value = getattr(args, field.name)
+        preset = PRESETS[args.preset].get(field.name, field.default)
+        if value is not None and value != preset and field.name != "replay_megabytes":
+            words.append(f"{field.name}={_show(value)}")
+    return words
+
+
 def config_of(args: argparse.Namespace) -> EVEConfig:
     """The config; raises UsageError."""
     try:
@@ -67,7 +79,10 @@ def _number(kind: type) -> Any:
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got {text!r}, allowed is such as 50,50") from None
 
 
 def _show(value: Any) -> str:

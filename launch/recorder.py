@@ -17,8 +17,8 @@ LEAST_EPISODES = 100
 crosses the thresholds in its first few."""
 
 THRESHOLDS = {"solved_episode_20": 0.8, "solved_episode_10": 0.9}
-"""Deep Sea is solved at the first episode, from the hundredth on, with a share of bad episodes below this: the paper's
-threshold (20 % good episodes) and bsuite's own since October 2022 (10 %)."""
+"""Deep Sea is solved at the first episode, from the hundredth on, with a share of bad episodes below
+this: the paper's threshold (20 % good episodes) and bsuite's own since October 2022 (10 %)."""
 
 
 class RowLogger:
@@ -40,6 +40,7 @@ class Recorder:
         self.lengths: list[int] = []
         self.bad: list[int] = []
         self.treasures = 0
+        self.wall_seconds = 0.0
         self.solved: dict[str, int | None] = dict.fromkeys(THRESHOLDS)
         self._treasure_total = 0.0
 
@@ -89,14 +90,13 @@ class Recorder:
             **environment.bsuite_info(),
         )
 
-    def write_results(
-        self, directory: pathlib.Path, rows: list[dict[str, Any]], environment: dm_env.Environment
-    ) -> None:
+    def write_results(self, directory: pathlib.Path, environment: Any) -> None:
         """Writes results.csv, and links it under the name by which bsuite's loader finds it."""
         if not self.returns:
             return
         last = self.final_row(environment)
-        rows = [row for row in rows if row["episode"] < last["episode"]] + [last]
+        rows = [row for row in environment.logged_rows if row["episode"] < last["episode"]]
+        rows.append(last)
         extra = {} if self.task.bsuite_id else self.task.settings
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=[*last, *extra])
@@ -121,5 +121,5 @@ def write_atomically(path: pathlib.Path, data: bytes) -> None:
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-    """Writes JSON in a form that people can read."""
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+    """Writes JSON in a form that people can read; refuses what is not JSON."""
+    write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())

@@ -9,6 +9,17 @@ from typing import Any
 
 from eve_acme.launch.errors import UsageError
 
+FIELDS = (
+    "label",
+    "task",
+    "seed",
+    "episodes",
+    "solved_episode_20",
+    "solved_episode_10",
+    "good_episode_fraction",
+    "final_mean_return",
+)
+
 
 def add_parser(commands: Any) -> None:
     """Adds the command."""
@@ -38,8 +49,12 @@ def load(directories: list[pathlib.Path]) -> list[dict[str, Any]]:
     for directory in directories:
         for path in sorted(directory.rglob("summary.json")):
             try:
-                summaries.append(json.loads(path.read_text()))
-            except (OSError, ValueError) as error:
+                summary = json.loads(path.read_text())
+                missing = [field for field in FIELDS if field not in summary]
+                if missing:
+                    raise ValueError(f"it has no {missing[0]}")
+                summaries.append(summary)
+            except (OSError, TypeError, ValueError) as error:
                 print(f"left out {path}: {error}", file=sys.stderr)
     return summaries
 

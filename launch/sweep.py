@@ -1,14 +1,18 @@
 """`eve sweep`: many runs, a few at a time, each a process of its own; finished ones are kept."""
 
 import argparse
+import json
 import os
 import pathlib
+import shutil
+import signal
 import subprocess
 import sys
 import time
 from typing import Any
 
-from eve_acme.launch import report, tasks
+from eve_acme.launch import plan as plan_lib
+from eve_acme.launch import report
 from eve_acme.launch.errors import UsageError
 
 POLL_SECONDS = 0.5
@@ -20,7 +24,7 @@ def add_parser(commands: Any) -> None:
         "sweep",
         help="run several tasks and seeds, and print the table",
         description="Runs 'eve run TASK --seed SEED' for all tasks and seeds, N at a time, into "
-        "DIR/TASK-seedSEED. Runs that have a summary are kept, so that a sweep that was "
+        "DIR/TASK-seedSEED. Runs that are finished are kept, so that a sweep that was "
         "interrupted goes on when it is called again. Options after -- go to every run.",
         epilog="example:  eve sweep deep_sea:size=20 deep_sea:size=30 --seeds 0-4 --jobs 2 "
         "--out DIR -- --preset paper",
@@ -34,24 +38,18 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The command; gives the exit code."""
-    for task in args.tasks:
-        tasks.parse(task)
     if args.jobs < 1:
         raise UsageError(f"--jobs: got {args.jobs}, allowed is a whole number from 1")
     directory = pathlib.Path(args.out)
     waiting = []
     for seed in _seeds(args.seeds):
         for task in args.tasks:
-            name = task.replace("/", "-").replace(":", "-").replace("=", "").replace(",", "-")
-            out = directory / f"{name}-seed{seed}"
-            if (out / "summary.json").exists():
-                continue
-            command = [sys.executable, "-m", "eve_acme.launch", "run"]
-            if (out / "checkpoint").exists():
-                command += ["--resume", str(out), *_only_episodes(args.rest)]
-            else:
-                command += [task, "--seed", str(seed), "--out", str(out), *args.rest]
-            waiting.append((out, command))
+            words = ["run", task, "--seed", str(seed), *args.rest]
+            plan = plan_lib.from_args(args.parse(words))
+            out = directory / f"{plan_lib.folder_name(task)}-seed{seed}"
+            command = _command(out, plan, words)
+            if command is not None:
+                waiting.append((out, command))
     failed = _run_all(waiting, args.jobs)
     summaries = report.load([directory])
     if summaries:
@@ -59,15 +57,40 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _command(out: pathlib.Path, plan: plan_lib.Plan, words: list[str]) -> list[str] | None:
+    """What is left to do for one run; None if it is done. Refuses a folder of another run."""
+    if not (out / "config.json").exists():
+        return [*words, "--out", str(out)]
+    if plan_lib.from_directory(out) != plan:
+        raise UsageError(f"--out: got {str(out)!r}, which holds another run; allowed is a new DIR")
+    if (out / "summary.json").exists() and json.loads((out / "summary.json").read_text())[
+        "finished"
+    ]:
+        return None
+    if (out / "checkpoint").exists():
+        goal = ["--episodes", str(plan.episodes)]
+        return ["run", "--resume", str(out), *goal, *["--stop-when-solved"] * plan.stop_when_solved]
+    shutil.rmtree(out)  # It ended before its first checkpoint.
+    return [*words, "--out", str(out)]
+
+
 def _run_all(waiting: list[tuple[pathlib.Path, list[str]]], jobs: int) -> int:
-    """Runs the commands, a few at a time; gives how many failed."""
+    """Runs the commands, a few at a time; gives how many failed.
+
+    Each is a session of its own, so that Ctrl-C reaches it once, through us, and it can save.
+    """
     running: dict[pathlib.Path, subprocess.Popen] = {}
     total, done, failed = len(waiting), 0, 0
+    before = signal.signal(signal.SIGTERM, _raise_interrupt)
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                out, command = waiting.pop(0)
-                running[out] = subprocess.Popen([*command, "--quiet"], stdout=subprocess.DEVNULL)
+                out, words = waiting.pop(0)
+                running[out] = subprocess.Popen(
+                    [sys.executable, "-m", "eve_acme.launch", *words, "--quiet"],
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
             for out, process in list(running.items()):
                 code = process.poll()
                 if code is None:
@@ -83,18 +106,12 @@ def _run_all(waiting: list[tuple[pathlib.Path, list[str]]], jobs: int) -> int:
             process.terminate()
         for process in running.values():
             process.wait()
+        signal.signal(signal.SIGTERM, before)
     return failed
 
 
-def _only_episodes(rest: list[str]) -> list[str]:
-    """Of a run's options, those that may be given again when it is resumed."""
-    kept = []
-    for i, option in enumerate(rest):
-        if option == "--episodes":
-            kept += rest[i : i + 2]
-        elif option.startswith("--episodes=") or option == "--stop-when-solved":
-            kept.append(option)
-    return kept
+def _raise_interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def _seeds(text: str) -> list[int]:
@@ -104,5 +121,7 @@ def _seeds(text: str) -> list[int]:
             first, _, last = part.partition("-")
             seeds += range(int(first), int(last or first) + 1)
     except ValueError:
-        raise UsageError(f"--seeds: got {text!r}, allowed is such as 0-4 or 0,3") from None
+        seeds = []
+    if not seeds:
+        raise UsageError(f"--seeds: got {text!r}, allowed is such as 0-4 or 0,3")
     return seeds

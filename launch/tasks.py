@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import math
 from typing import Any, NamedTuple
 
 import dm_env
@@ -64,7 +65,10 @@ def load(task: Task, seed: int) -> dm_env.Environment:
     """The task's raw bsuite environment, its own randomness seeded."""
     from bsuite import bsuite
 
-    environment = bsuite.load(task.experiment, task.settings)
+    try:
+        environment = bsuite.load(task.experiment, task.settings)
+    except (TypeError, ValueError, OSError) as error:
+        raise UsageError(f"task: got {task.name!r}, which bsuite cannot load ({error})") from None
     _seed(environment, seed)
     make_picklable(environment)
     return environment
@@ -105,7 +109,10 @@ def _settings(name: str, experiment: str, text: str) -> dict[str, Any]:
         try:
             settings[field] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            raise UsageError(f"task: {field} got {value!r}, allowed is a number") from None
+            settings[field] = None
+        number = settings[field]
+        if not isinstance(number, int | float) or not math.isfinite(number):
+            raise UsageError(f"task: {field} got {value!r}, allowed is a finite number")
     return settings
 
 

@@ -61,7 +61,8 @@ def test_bsuites_own_analysis_reads_the_results(finished):
     frame, _ = csv_load.load_bsuite(str(finished))
     assert list(frame["episode"])[-1] == 12 and list(frame["steps"])[-1] == 120
     assert set(frame["size"]) == {10}
-    assert analysis.score(frame) in (0.0, 1.0)
+    solved = json.loads((finished / "summary.json").read_text())["bad_episode_fraction"] < 0.9
+    assert analysis.score(frame) == float(solved)
     raw = pd.read_csv(finished / "results.csv")
     assert {"total_return", "episode_len", "episode_return", "total_bad_episodes"} <= set(raw)
 
@@ -73,7 +74,9 @@ def test_the_curve_is_a_picture(finished):
 def test_report_prints_a_row(finished):
     table = report.table(report.load([finished]))
     row = table.splitlines()[-1]
-    assert row.startswith("| eve | deep_sea/0 | 3 |") and row.endswith("| 12 |")
+    label = "eve batches_per_step=1 min_replay=20 burn_in_episodes=5"
+    assert row.startswith(f"| {label} | deep_sea/0 | 3 |")
+    assert row.endswith("| 12 |")
 
 
 def _resumed(directory, episodes, *more):
@@ -119,9 +122,21 @@ def _leaves(state):
         (["run", "--seed", "-1"], "--seed: got -1, allowed is"),
         (["run", "--prior", "flat"], "argument --prior"),
         (["run", "--predictive", "network"], "predictive: got 'network', allowed with"),
-        (["run", "--agent", "dqn", "--engine", "acme"], "--engine: got 'acme', allowed with"),
+        (["run", "--agent", "dqn", "--engine", "acme"], "--engine: got a value, allowed with"),
         (["run", "--replay-megabytes", "0.01"], "replay_megabytes: got 0.01, which holds"),
+        (["run", "--replay-megabytes", "0.002", "catch/0"], "replay_megabytes: got 0.002, which"),
         (["run", "--resume", "nowhere"], "--resume: got 'nowhere', allowed is the DIR"),
+        (["run", "--out", "x" * 300], "--out: got "),
+        (["run", "--hidden", "50,,50"], "argument --hidden: got '50,,50', allowed is"),
+        (["run", "--episode", "3"], "unrecognized arguments: --episode"),
+        (["run", "deep_sea:mapping_seed=-1"], "which bsuite cannot load"),
+        (["run", "deep_sea:unscaled_move_cost=1e999"], "allowed is a finite number"),
+        (["run", "--agent", "dqn", "--omega", "3"], "--omega: got a value, allowed with --agent eve"),
+        (["run", "--beta", "0.5", "--batches-per-step", "100"], "beta: got 0.5, allowed with 100"),
+        (["sweep", "deep_sea/0", "--out", "x", "--seeds", "4-0"], "--seeds: got '4-0', allowed is"),
+        (["sweep", "deep_sea/0", "--out", "x", "--jobs", "0"], "--jobs: got 0, allowed is"),
+        (["sweep", "deep_sea/77", "--out", "x"], "task: got 'deep_sea/77', allowed is"),
+        (["report", "file", "--", "x"], "--: got ['x'], allowed is nothing"),
         (["run", "--out", "file/below"], "--out: got 'file/below', allowed is"),
         (["sweep", "deep_sea/0", "--out", "x", "--seeds", "a"], "--seeds: got 'a', allowed is"),
         (["report", "nowhere"], "DIR: got ['nowhere'], allowed is"),
@@ -154,9 +169,84 @@ def test_resume_refuses_a_changed_setting(finished, capsys):
 def test_a_corrupt_checkpoint_is_refused(tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["run", "deep_sea:size=3", "--episodes", "7", "--out", str(out), *QUICK]) == 0
-    (out / "checkpoint" / "engine.pkl").write_bytes(b"half")
+    for garbage in (b"half", b"cnowhere\nthing\n."):
+        (out / "checkpoint" / "engine.pkl").write_bytes(garbage)
+        assert _resumed(out, 9) == 2
+        assert "whose checkpoint cannot be read" in capsys.readouterr().err
+    (out / "config.json").write_text("null")
     assert _resumed(out, 9) == 2
-    assert "whose checkpoint cannot be read" in capsys.readouterr().err
+
+
+def test_resume_keeps_the_goal_of_the_run(tmp_path):
+    """A run that was to play 9 episodes plays 9, not until solved."""
+    out = tmp_path / "run"
+    assert main(["run", "deep_sea:size=3", "--episodes", "6", "--out", str(out), *QUICK]) == 0
+    config = json.loads((out / "config.json").read_text())
+    assert (config["episodes"], config["stop_when_solved"]) == (6, False)
+    config["episodes"] = 9
+    (out / "config.json").write_text(json.dumps(config))
+    assert main(["run", "--resume", str(out), "--quiet"]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["episodes"], summary["finished"]) == (9, True)
+
+
+def test_a_full_replay_ends_the_run_and_more_room_lets_it_go_on(tmp_path, capsys):
+    out = tmp_path / "run"
+    room = str(30 * 412 / 2**20)  # Catch: two observations of 200 bytes and 12 more.
+    command = ["run", "catch/0", "--episodes", "6", "--replay-megabytes", room, "--out", str(out)]
+    assert main([*command, *QUICK]) == 2
+    assert "which holds 30 steps of 412 bytes; 31 steps need" in capsys.readouterr().err
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["env_steps"], summary["n"], summary["finished"]) == (30, 31, False)
+    assert main(["run", "--resume", str(out), "--replay-megabytes", "1", "--quiet"]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["env_steps"], summary["finished"]) == (54, True)
+
+
+def test_one_run_at_a_time_in_a_folder(finished, capsys):
+    import fcntl
+
+    held = os.open(finished, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        assert _resumed(finished, 13) == 2
+    finally:
+        os.close(held)
+    assert "in which another run is going on" in capsys.readouterr().err
+
+
+def test_luck_is_not_a_solution(tmp_path):
+    """A random agent's first episodes on a tiny grid are often good; nothing is solved by them."""
+    out = tmp_path / "run"
+    command = ["run", "deep_sea:size=2", "--agent", "random", "--episodes", "50", "--quiet"]
+    assert main([*command, "--out", str(out)]) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["bad_episode_fraction"] < 0.8 and summary["solved_episode_20"] is None
+
+
+def test_an_interrupted_sweep_goes_on(tmp_path):
+    words = ["sweep", "deep_sea:size=4", "--seeds", "0-1", "--jobs", "1", "--out", str(tmp_path)]
+    rest = ["--", "--episodes", "400", *QUICK[:-1]]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "eve_acme.launch", *words, *rest], cwd=ROOT, start_new_session=True
+    )
+    first = tmp_path / "deep_sea-size4-seed0"
+    deadline = time.monotonic() + 120
+    while not (first / "config.json").exists() and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=120) == 130
+    assert (first / "checkpoint").exists()
+    assert main([*words, *rest]) == 0
+    for seed in (0, 1):
+        folder = tmp_path / f"deep_sea-size4-seed{seed}"
+        summary = json.loads((folder / "summary.json").read_text())
+        assert (summary["episodes"], summary["finished"]) == (400, True)
+    before = (first / "summary.json").stat().st_mtime_ns
+    assert main([*words, *rest]) == 0
+    assert (first / "summary.json").stat().st_mtime_ns == before
+    assert main([*words, *rest, "--omega", "7"]) == 2
 
 
 @pytest.mark.parametrize(

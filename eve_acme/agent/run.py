@@ -61,6 +61,8 @@ class AcmeEngine:
         policy = builder.make_policy(self._network, spec)
         learner_key, actor_key = self._keys
         self._wrapped = wrapped
+        self._closed = False
+        self._most_steps = replay.most_steps(self.config, spec)
         self._directory = tempfile.TemporaryDirectory(prefix="eve-replay-")
         self._server = reverb.Server(
             builder.make_replay_tables(spec, policy),
@@ -98,6 +100,10 @@ class AcmeEngine:
         """What the last round showed of itself."""
         return self._learner.metrics
 
+    def check_room(self, steps: int) -> None:
+        """Raises ReplayFull unless replay can hold so many steps."""
+        replay.check_size(self.config, self._most_steps, steps)
+
     @property
     def can_save(self) -> bool:
         """Between episodes."""
@@ -119,7 +125,11 @@ class AcmeEngine:
                 yield episode
 
     def step(self) -> Episode | None:
-        """One environment step with its learning; the episode, if it ended with it."""
+        """One environment step with its learning; the episode, if it ended with it.
+
+        Raises ReplayFull before anything has happened.
+        """
+        self.check_room(self._adder.items + self.config.n_step)
         if self._timestep is None:
             self._timestep = self._wrapped.reset()
             self._episode_length, self._episode_return = 0, 0.0
@@ -186,6 +196,9 @@ class AcmeEngine:
         The writer needs a server that answers. The reader is waiting for a step that will not
         come: a server that stops sends it home at once, while by itself it takes seconds.
         """
+        if self._closed:
+            return
+        self._closed = True
         self._adder.close()
         self._server.stop()
         self._dataset.close()

@@ -4,6 +4,7 @@ The environment may be any `dm_env.Environment` with discrete actions. JAX dispa
 of a step while Python already takes the next one; the order of everything is fixed all the same.
 """
 
+import os
 import pathlib
 import pickle
 from collections.abc import Iterator
@@ -46,7 +47,10 @@ class Engine:
         self._num_actions = network.num_actions
         self.parameters = num_parameters(jax.eval_shape(network.init, learner_key))
         self._update = jax.jit(self._learner.update, donate_argnums=0)
-        self._posterior = jax.jit(self._learner.posterior)
+        # A copy: an output that is an input would be taken away by the next, donated, update.
+        self._posterior = jax.jit(
+            lambda state, n: jax.tree_util.tree_map(jnp.copy, self._learner.posterior(state, n))
+        )
         self._plan = jax.jit(
             lambda state, n, key: self._policy.plan(self._learner.posterior(state, n), key)
         )
@@ -72,6 +76,10 @@ class Engine:
         """The learner's state. The next step consumes its buffers: copy what you keep."""
         return self._state
 
+    def check_room(self, steps: int) -> None:
+        """Raises ReplayFull unless replay can hold so many steps."""
+        self.replay.check(steps)
+
     @property
     def can_save(self) -> bool:
         """At any time."""
@@ -89,7 +97,11 @@ class Engine:
                 yield episode
 
     def step(self) -> Episode | None:
-        """One environment step with its learning; the episode, if it ended with it."""
+        """One environment step with its learning; the episode, if it ended with it.
+
+        Raises ReplayFull before anything has happened.
+        """
+        self.check_room(self.replay.size + self.config.n_step)
         if self._timestep is None:
             self._begin_episode()
         assert self._timestep is not None
@@ -155,6 +167,8 @@ class Engine:
         )
         with open(directory / _FILE, "wb") as file:
             cloudpickle.dump(saved, file)  # Environments hold lambdas.
+            file.flush()
+            os.fsync(file.fileno())
 
     def restore(self, directory: pathlib.Path) -> None:
         """Goes back to where `save` was called. Unpickles: read only what you trust."""

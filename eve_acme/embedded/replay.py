@@ -35,15 +35,14 @@ class Replay:
         self.bytes_per_transition = sum(
             leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves
         )
-        self.check(1)
+        self._most = int(max_bytes // self.bytes_per_transition)
 
     def check(self, transitions: int) -> None:
         """Raises ReplayFull unless that many transitions fit."""
-        most = int(self._max_bytes // self.bytes_per_transition)
-        if transitions > most:
+        if transitions > self._most:
             raise ReplayFull(
-                f"replay_megabytes: got {self._max_bytes / 2**20:g}, which holds {most} steps of "
-                f"{self.bytes_per_transition} bytes; {transitions} steps need "
+                f"replay_megabytes: got {self._max_bytes / 2**20:g}, which holds {self._most} steps "
+                f"of {self.bytes_per_transition} bytes; {transitions} steps need "
                 f"{transitions * self.bytes_per_transition / 2**20:.1f} or more"
             )
 
@@ -52,8 +51,7 @@ class Replay:
         capacity = len(self._columns.a_tm1)
         if self.size == capacity:
             self.check(self.size + 1)
-            most = int(self._max_bytes // self.bytes_per_transition)
-            self._grow(min(max(1024, 2 * capacity), most))
+            self._grow(min(max(1024, 2 * capacity), self._most))
         i = self.size
 
         def put(column: np.ndarray, value: Any) -> None:

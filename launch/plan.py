@@ -1,0 +1,151 @@
+"""What a run is to do: all that decides it, and the folder that it may write to."""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import shutil
+from importlib import metadata
+from typing import Any
+
+from eve_acme import config as config_lib
+from eve_acme.launch import options, tasks
+from eve_acme.launch.errors import UsageError
+
+PACKAGES = ("jax", "jaxlib", "dm-haiku", "optax", "numpy", "bsuite", "dm-acme", "dm-reverb")
+FREE_MEGABYTES = 200
+MAY_CHANGE = ("episodes", "stop_when_solved", "replay_megabytes")
+"""What may be given anew when a run is resumed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that decides a run; what config.json holds."""
+
+    task: str
+    agent: str
+    engine: str
+    seed: int
+    label: str
+    episodes: int
+    stop_when_solved: bool
+    config: config_lib.EVEConfig
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON, with the versions of everything that matters."""
+        versions = {"python": platform.python_version(), "eve-acme": _version("eve-acme")}
+        versions |= {package: _version(package) for package in PACKAGES}
+        return {**dataclasses.asdict(self), "versions": versions}
+
+
+def from_args(args: argparse.Namespace) -> Plan:
+    """The plan of a new run; raises UsageError."""
+    task = tasks.parse(args.task or "deep_sea/0")
+    agent = args.agent or "eve"
+    seed = 0 if args.seed is None else args.seed
+    if not 0 <= seed < 2**31:
+        raise UsageError(f"--seed: got {seed}, allowed is a whole number from 0 to {2**31 - 1}")
+    if agent != "eve":
+        set_fields = options.given(args)
+        if args.engine is not None or set_fields:
+            name = "engine" if args.engine is not None else next(iter(set_fields))
+            raise UsageError(f"--{name}: got a value, allowed with --agent eve alone")
+    episodes = task.episodes if args.episodes is None else _checked(args.episodes)
+    return Plan(
+        task=task.name,
+        agent=agent,
+        engine=(args.engine or "embedded") if agent == "eve" else "bsuite",
+        seed=seed,
+        label=" ".join([agent, *options.label(args)]),
+        episodes=episodes,
+        stop_when_solved=args.stop_when_solved or (args.episodes is None and task.is_deep_sea),
+        config=options.config_of(args),
+    )
+
+
+def from_directory(directory: pathlib.Path) -> Plan:
+    """The plan that a folder's config.json holds; raises UsageError."""
+    try:
+        saved = json.loads((directory / "config.json").read_text())
+        values = {field.name: saved[field.name] for field in dataclasses.fields(Plan)}
+        return Plan(**{**values, "config": config_lib.from_dict(values["config"])})
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"--resume: got {str(directory)!r}, allowed is the DIR of an earlier run ({error})"
+        ) from None
+
+
+def resumed(args: argparse.Namespace, directory: pathlib.Path) -> Plan:
+    """The plan of `--resume`: the saved one, with what may change; raises UsageError."""
+    plan = from_directory(directory)
+    if plan.agent != "eve":
+        raise UsageError(f"--resume: got a run of {plan.agent!r}, allowed is one of eve")
+    if args.out is not None:
+        raise UsageError(f"--out: got {args.out!r}, allowed is none with --resume")
+    asked = {name: getattr(args, name) for name in ("task", "agent", "engine", "seed")}
+    asked |= options.given(args)
+    have = {**dataclasses.asdict(plan), **dataclasses.asdict(plan.config)}
+    for name, value in asked.items():
+        if value is not None and value != have[name] and name not in MAY_CHANGE:
+            raise UsageError(f"{name}: got {value!r}, allowed is {have[name]!r} as in --resume DIR")
+    if args.episodes is not None:
+        plan = dataclasses.replace(
+            plan, episodes=_checked(args.episodes), stop_when_solved=args.stop_when_solved
+        )
+    if args.replay_megabytes is not None:
+        config = dataclasses.replace(plan.config, replay_megabytes=args.replay_megabytes)
+        plan = dataclasses.replace(plan, config=config)
+    return plan
+
+
+def folder_name(task: str) -> str:
+    """A task's name as part of a path."""
+    return task.replace("/", "-").replace(":", "-").replace("=", "").replace(",", "-")
+
+
+def new_directory(out: str | None, plan: Plan) -> pathlib.Path:
+    """Where a new run goes: checked, not made yet; raises UsageError."""
+    try:
+        if out is not None:
+            directory = pathlib.Path(out)
+            if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+                raise UsageError(
+                    f"--out: got {out!r}, which is not empty; allowed is a new or empty folder "
+                    "(or --resume it)"
+                )
+        else:
+            stem = f"{folder_name(plan.task)}-{plan.agent}-seed{plan.seed}"
+            directory, number = pathlib.Path("runs") / stem, 2
+            while directory.exists():
+                directory, number = pathlib.Path("runs") / f"{stem}-{number}", number + 1
+        place = directory.absolute()
+        while not place.exists():
+            place = place.parent
+        free = shutil.disk_usage(place).free / 2**20
+    except OSError as error:
+        raise UsageError(f"--out: got {out!r}, allowed is a folder ({error.strerror})") from None
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"--out: got {str(directory)!r}, allowed is a folder that can be made (not in {place})"
+        )
+    if free < FREE_MEGABYTES:
+        raise UsageError(
+            f"--out: got {str(directory)!r} with {free:.0f} MB free, allowed is a place with "
+            f"{FREE_MEGABYTES} MB or more"
+        )
+    return directory
+
+
+def _checked(episodes: int) -> int:
+    if episodes < 1:
+        raise UsageError(f"--episodes: got {episodes}, allowed is a whole number from 1")
+    return episodes
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
