@@ -4,6 +4,7 @@ Everything that learns calls this: the Acme learner, the embedded engine, and th
 version for one-hot inputs (`rows`), which runs this same code on the few rows a round touches.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -72,6 +73,23 @@ def make_learner(config: EVEConfig, network: Network) -> Learner:
 
         return rows.make_learner(config, network)
     return make_dense_learner(config, network)
+
+
+@functools.lru_cache(maxsize=16)
+def compiled_learner(config: EVEConfig, network: Network) -> Learner:
+    """The jitted learner, shared by all who use the same network in a process.
+
+    `update` takes its state's buffers away. The posterior is a copy, since an output that is an
+    input would share a buffer, and be taken away with it.
+    """
+    pure = make_learner(config, network)
+    return Learner(
+        init=jax.jit(pure.init),
+        update=jax.jit(pure.update, donate_argnums=0),
+        posterior=jax.jit(
+            lambda state, n: jax.tree_util.tree_map(jnp.copy, pure.posterior(state, n))
+        ),
+    )
 
 
 def make_dense_learner(config: EVEConfig, network: Network) -> Learner:

@@ -118,7 +118,7 @@ def test_process_ends_even_if_nobody_closes_the_engine():
         cwd=__file__.rpartition("/")[0],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("6 True")

@@ -20,12 +20,17 @@ from eve_acme.types import ReplayFull, Transition
 QUICK = dict(burn_in_episodes=4, min_replay=16, batches_per_step=2)
 
 
+_NETWORKS = {}
+
+
 def _engine(environment, seed=0, **changes):
+    """An engine; those with equal specs and configs share a network, and so what is compiled."""
     config = EVEConfig(**{**QUICK, **changes})
     spec = types.SimpleNamespace(
         actions=environment.action_spec(), observations=environment.observation_spec()
     )
-    return Engine(environment, make_networks(spec, config), config, seed)
+    network = _NETWORKS.setdefault((repr(spec), config), make_networks(spec, config))
+    return Engine(environment, network, config, seed)
 
 
 def _deep_sea(size=4, **settings):

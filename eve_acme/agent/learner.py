@@ -1,6 +1,5 @@
 """The learner's shell: takes rounds from replay, calls `update`, counts, serves the posterior."""
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,21 +16,7 @@ from eve_acme.agent.actor import POSTERIOR
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
 from eve_acme.posterior import Posterior
-from eve_acme.update import Learner, make_learner
-
-
-@functools.lru_cache(maxsize=16)
-def _compiled(config: EVEConfig, network: Network) -> Learner:
-    """The jitted learner, shared by the learners of one process (such as a restored one)."""
-    pure = make_learner(config, network)
-    return Learner(
-        init=jax.jit(pure.init),
-        update=jax.jit(pure.update, donate_argnums=0),
-        # Without the copy an output that is an input would share its buffer.
-        posterior=jax.jit(
-            lambda state, n: jax.tree_util.tree_map(jnp.copy, pure.posterior(state, n))
-        ),
-    )
+from eve_acme.update import compiled_learner
 
 
 class EVELearner(core.Learner):
@@ -67,7 +52,7 @@ class EVELearner(core.Learner):
           counter: counts minibatches as `steps`.
           logger: gets the counts and metrics of each round.
         """
-        self._learner = _compiled(config, network)
+        self._learner = compiled_learner(config, network)
         self._config = config
         self._dataset = dataset
         self._most_steps = most_steps

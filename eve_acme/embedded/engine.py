@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eve_acme.acting import make_policy
+from eve_acme.acting import compiled_policy
 from eve_acme.config import EVEConfig
 from eve_acme.embedded.replay import Replay, Windows
 from eve_acme.networks import Network, num_parameters
 from eve_acme.posterior import Posterior
 from eve_acme.types import Episode
-from eve_acme.update import make_learner
+from eve_acme.update import compiled_learner
 
 _FILE = "engine.pkl"
 
@@ -35,26 +35,15 @@ class Engine:
     ):
         self.config = config
         self.environment = environment
-        self._learner = make_learner(config, network)
-        self._policy = make_policy(config, network)
+        self._learner = compiled_learner(config, network)
+        self._policy = compiled_policy(config, network)
         learner_key, self._acting_key = jax.random.split(jax.random.PRNGKey(seed))
         self._rng = np.random.default_rng(seed)
-        self._state = jax.jit(self._learner.init)(learner_key)
-        self.replay = Replay(
-            environment.observation_spec(), config.replay_megabytes * 2**20
-        )
+        self._state = self._learner.init(learner_key)
+        self.replay = Replay(environment.observation_spec(), config.replay_megabytes * 2**20)
         self._windows = Windows(config.n_step, config.discount, config.subsample)
         self._num_actions = network.num_actions
         self.parameters = num_parameters(jax.eval_shape(network.init, learner_key))
-        self._update = jax.jit(self._learner.update, donate_argnums=0)
-        # A copy: an output that is an input would be taken away by the next, donated, update.
-        self._posterior = jax.jit(
-            lambda state, n: jax.tree_util.tree_map(jnp.copy, self._learner.posterior(state, n))
-        )
-        self._plan = jax.jit(
-            lambda state, n, key: self._policy.plan(self._learner.posterior(state, n), key)
-        )
-        self._select = jax.jit(self._policy.select)
 
         self.episodes = 0
         self.env_steps = 0
@@ -87,7 +76,7 @@ class Engine:
 
     def posterior(self) -> Posterior:
         """The posterior as of now."""
-        return self._posterior(self._state, self.n)
+        return self._learner.posterior(self._state, self.n)
 
     def episodes_until(self, last_episode: int) -> Iterator[Episode]:
         """Trains, and gives each episode as it ends, until `last_episode` have been played."""
@@ -131,7 +120,7 @@ class Engine:
         if not self._burning_in:
             key = jax.random.fold_in(self._acting_key, self.episodes)
             plan_key, self._select_key = jax.random.split(key)
-            self._episode_plan = self._plan(self._state, self.n, plan_key)
+            self._episode_plan = self._policy.plan(self.posterior(), plan_key)
 
     def _act(self, observation: Any) -> int:
         if self._burning_in:
@@ -139,7 +128,7 @@ class Engine:
         key = self._select_key
         if self.config.acting == "epsilon_greedy":
             key = jax.random.fold_in(key, self._episode_length)
-        return int(self._select(self._episode_plan, observation, key))
+        return int(self._policy.select(self._episode_plan, observation, key))
 
     def _learn(self) -> None:
         config = self.config
@@ -147,7 +136,9 @@ class Engine:
             return
         batches = self.replay.sample(self._rng, (config.batches_per_step, config.batch_size))
         explore = float(config.bootstrap_burn_in or not self._burning_in)
-        self._state, self.metrics = self._update(self._state, batches, self.n, explore)
+        self._state, self.metrics = self._learner.update(
+            self._state, batches, self.n, explore
+        )
         self.learner_updates += config.batches_per_step
 
     def save(self, directory: pathlib.Path) -> None:

@@ -41,8 +41,8 @@ class Replay:
         """Raises ReplayFull unless that many transitions fit."""
         if transitions > self._most:
             raise ReplayFull(
-                f"replay_megabytes: got {self._max_bytes / 2**20:g}, which holds {self._most} steps "
-                f"of {self.bytes_per_transition} bytes; {transitions} steps need "
+                f"replay_megabytes: got {self._max_bytes / 2**20:g}, which holds {self._most} "
+                f"steps of {self.bytes_per_transition} bytes; {transitions} steps need "
                 f"{transitions * self.bytes_per_transition / 2**20:.1f} or more"
             )
 
