@@ -34,38 +34,108 @@ class Layer(NamedTuple):
     is_table: bool
 
 
-class Gradients(NamedTuple):
+class Gradients:
     """Gradients of q_theta(s_i, a_i) for the examples i of a batch, contracted on demand.
 
-    Attributes:
-      q: `[B]`, the values themselves.
-      weighted: `c [B] -> sum_i c_i grad q_i`, a tree like the parameters.
-      weighted_square: `c [B] -> sum_i c_i (grad q_i)^2`, likewise.
-      project: `tree -> tree`; each leaf `[B]`, the product of grad q_i with the given leaf.
-      project_square: the same with (grad q_i)^2.
-      squared_norms: `() -> tree`; each leaf `[B]`, the squared norm of grad q_i in it.
+    Trees that come out are like the parameters. `q` `[B]` are the values themselves.
     """
 
-    q: jax.Array
-    weighted: Callable[[jax.Array], Params]
-    weighted_square: Callable[[jax.Array], Params]
-    project: Callable[[Params], Params]
-    project_square: Callable[[Params], Params]
-    squared_norms: Callable[[], Params]
+    def __init__(
+        self,
+        q: jax.Array,
+        layers: dict[str, Layer],
+        inputs: dict[str, jax.Array],
+        deltas: dict[str, jax.Array],
+        general: Params,
+        params: Params,
+    ):
+        """Holds, for the dense `layers`, their inputs x and deltas `[B, ...]`, and the gradients
+        of each example for all other (`general`) parameters."""
+        self.q = q
+        self._layers = layers
+        self._inputs = inputs
+        self._deltas = deltas
+        self._general = general
+        self._params = params
+
+    def weighted(self, c: jax.Array) -> Params:
+        """`sum_i c_i grad q_i`, for c `[B]`."""
+        return self._contract(c, lambda g: g)
+
+    def weighted_square(self, c: jax.Array) -> Params:
+        """`sum_i c_i (grad q_i)^2`, for c `[B]`."""
+        return self._contract(c, jnp.square)
+
+    def project(self, tree: Params) -> Params:
+        """Each leaf `[B]`: the product of grad q_i with the given leaf."""
+        return self._project(tree, lambda g: g)
+
+    def project_square(self, tree: Params) -> Params:
+        """Each leaf `[B]`: the product of (grad q_i)^2 with the given leaf."""
+        return self._project(tree, jnp.square)
+
+    def squared_norms(self) -> Params:
+        """Each leaf `[B]`: the squared norm of grad q_i in it."""
+        out = {}
+        for name, layer in self._layers.items():
+            x, delta = self._inputs[name], jnp.sum(jnp.square(self._deltas[name]), axis=1)
+            size = (x >= 0) if layer.is_table else jnp.sum(jnp.square(x), axis=1)
+            out[name] = self._with_bias(name, size * delta, delta)
+        general = jax.tree_util.tree_map(lambda g: self._sums(jnp.square(g)), self._general)
+        return self._merge(out, general)
+
+    def _contract(self, c: jax.Array, power: Callable[[jax.Array], jax.Array]) -> Params:
+        out = {}
+        for name, layer in self._layers.items():
+            x, delta = self._inputs[name], c[:, None] * power(self._deltas[name])
+            if layer.is_table:
+                w = self._params[name]["w"]
+                row = jnp.where(x < 0, w.shape[0], x)
+                grad_w = jnp.zeros_like(w).at[row].add(delta, mode="drop")
+            else:
+                grad_w = power(x).T @ delta
+            out[name] = self._with_bias(name, grad_w, jnp.sum(delta, axis=0))
+        general = jax.tree_util.tree_map(
+            lambda g: jnp.tensordot(c, power(g), axes=1), self._general
+        )
+        return self._merge(out, general)
+
+    def _project(self, tree: Params, power: Callable[[jax.Array], jax.Array]) -> Params:
+        out = {}
+        for name, layer in self._layers.items():
+            x, delta, m = self._inputs[name], power(self._deltas[name]), tree[name]
+            along = look_up(m["w"], x) if layer.is_table else power(x) @ m["w"]
+            along_bias = delta @ m["b"] if "b" in m else None
+            out[name] = self._with_bias(name, jnp.sum(along * delta, axis=1), along_bias)
+        general = jax.tree_util.tree_map(
+            lambda g, m: self._sums(power(g) * m),
+            self._general,
+            {name: tree[name] for name in self._general},
+        )
+        return self._merge(out, general)
+
+    def _sums(self, leaf: jax.Array) -> jax.Array:
+        return jnp.sum(leaf.reshape(len(self.q), -1), axis=1)
+
+    def _with_bias(self, name: str, w: jax.Array, b: jax.Array | None) -> dict[str, Any]:
+        return {"w": w, "b": b} if "b" in self._params[name] else {"w": w}
+
+    def _merge(self, dense: Params, general: Params) -> Params:
+        return {name: dense.get(name, general.get(name)) for name in self._params}
 
 
 def gradients(network: Network, params: Params, x: jax.Array, actions: Array) -> Gradients:
     """Values and gradients of a batch: `x [B, ...]`, `actions [B]`."""
-    shapes = dense_layers(network.value, params, x[0], actions[0])
     layers = {
         name: layer
-        for name, layer in shapes.items()
+        for name, layer in dense_layers(network.value, params, x[0], actions[0]).items()
         if len(layer.output_shape) == 1 and set(params[name]) <= {"w", "b"}
     }
     rest = {name: value for name, value in params.items() if name not in layers}
     taps = {name: jnp.zeros(layer.output_shape) for name, layer in layers.items()}
 
     def tapped(taps: Params, rest: Params, x: jax.Array, action: Array):
+        """The value, with a zero added to each layer's output: its gradient there is delta."""
         inputs: dict[str, jax.Array] = {}
 
         def intercept(name: str, inner: Callable, x: jax.Array) -> jax.Array:
@@ -78,65 +148,10 @@ def gradients(network: Network, params: Params, x: jax.Array, actions: Array) ->
         return q, inputs
 
     grad = jax.value_and_grad(tapped, argnums=(0, 1), has_aux=True)
-    (q, inputs), (deltas, rest_grads) = jax.vmap(grad, in_axes=(None, None, 0, 0))(
+    (q, inputs), (deltas, general) = jax.vmap(grad, in_axes=(None, None, 0, 0))(
         taps, rest, x, actions
     )
-
-    def contract(c: jax.Array, power: Callable[[jax.Array], jax.Array]) -> Params:
-        out = {}
-        for name, layer in layers.items():
-            delta = c[:, None] * power(deltas[name])
-            w = params[name]["w"]
-            if layer.is_table:
-                row = jnp.where(inputs[name] < 0, w.shape[0], inputs[name])
-                grad_w = jnp.zeros_like(w).at[row].add(delta, mode="drop")
-            else:
-                grad_w = power(inputs[name]).T @ delta
-            out[name] = {"w": grad_w}
-            if "b" in params[name]:
-                out[name]["b"] = jnp.sum(delta, axis=0)
-        general = jax.tree_util.tree_map(
-            lambda g: jnp.tensordot(c, power(g), axes=1), {n: rest_grads[n] for n in rest}
-        )
-        return {name: out.get(name, general.get(name)) for name in params}
-
-    def project(tree: Params, power: Callable[[jax.Array], jax.Array]) -> Params:
-        out = {}
-        for name, layer in layers.items():
-            x, delta, m = inputs[name], power(deltas[name]), tree[name]
-            along = look_up(m["w"], x) if layer.is_table else power(x) @ m["w"]
-            out[name] = {"w": jnp.sum(along * delta, axis=1)}
-            if "b" in params[name]:
-                out[name]["b"] = delta @ m["b"]
-        general = jax.tree_util.tree_map(
-            lambda g, m: jnp.sum((power(g) * m).reshape(len(q), -1), axis=1),
-            {n: rest_grads[n] for n in rest},
-            {n: tree[n] for n in rest},
-        )
-        return {name: out.get(name, general.get(name)) for name in params}
-
-    def squared_norms() -> Params:
-        out = {}
-        for name, layer in layers.items():
-            x, delta = inputs[name], jnp.sum(jnp.square(deltas[name]), axis=1)
-            size = (x >= 0) if layer.is_table else jnp.sum(jnp.square(x), axis=1)
-            out[name] = {"w": size * delta}
-            if "b" in params[name]:
-                out[name]["b"] = delta
-        general = jax.tree_util.tree_map(
-            lambda g: jnp.sum(jnp.square(g).reshape(len(q), -1), axis=1),
-            {n: rest_grads[n] for n in rest},
-        )
-        return {name: out.get(name, general.get(name)) for name in params}
-
-    return Gradients(
-        q=q,
-        weighted=lambda c: contract(c, lambda g: g),
-        weighted_square=lambda c: contract(c, jnp.square),
-        project=lambda tree: project(tree, lambda g: g),
-        project_square=lambda tree: project(tree, jnp.square),
-        squared_norms=squared_norms,
-    )
+    return Gradients(q, layers, inputs, deltas, general, params)
 
 
 class Noise(NamedTuple):

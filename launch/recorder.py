@@ -17,8 +17,9 @@ LEAST_EPISODES = 100
 crosses the thresholds in its first few."""
 
 THRESHOLDS = {"solved_episode_20": 0.8, "solved_episode_10": 0.9}
-"""Deep Sea is solved at the first episode, from the hundredth on, whose share of bad episodes so far
-is below this: the paper's threshold (20 % good episodes) and bsuite's own since October 2022 (10 %)."""
+"""Deep Sea is solved at the first episode, from the hundredth on, whose share of bad episodes so
+far is below this: the paper's threshold (20 % good episodes), and bsuite's own since October 2022
+(10 %)."""
 
 
 class RowLogger:

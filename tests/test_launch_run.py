@@ -224,31 +224,6 @@ def test_luck_is_not_a_solution(tmp_path):
     assert summary["bad_episode_fraction"] < 0.8 and summary["solved_episode_20"] is None
 
 
-def test_an_interrupted_sweep_goes_on(tmp_path):
-    words = ["sweep", "deep_sea:size=4", "--seeds", "0-1", "--jobs", "1", "--out", str(tmp_path)]
-    rest = ["--", "--episodes", "400", *QUICK[:-1]]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "eve_acme.launch", *words, *rest], cwd=ROOT, start_new_session=True
-    )
-    first = tmp_path / "deep_sea-size4-seed0"
-    deadline = time.monotonic() + 120
-    while not (first / "config.json").exists() and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=120) == 130
-    assert (first / "checkpoint").exists()
-    assert main([*words, *rest]) == 0
-    for seed in (0, 1):
-        folder = tmp_path / f"deep_sea-size4-seed{seed}"
-        summary = json.loads((folder / "summary.json").read_text())
-        assert (summary["episodes"], summary["finished"]) == (400, True)
-    before = (first / "summary.json").stat().st_mtime_ns
-    assert main([*words, *rest]) == 0
-    assert (first / "summary.json").stat().st_mtime_ns == before
-    assert main([*words, *rest, "--omega", "7"]) == 2
-
-
 @pytest.mark.parametrize(
     "number,code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
 )
