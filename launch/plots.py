@@ -20,7 +20,7 @@ def write_curve(path: pathlib.Path, recorder: Recorder, title: str) -> None:
     figure, axes = plt.subplots(panels, 1, figsize=(7, 3 * panels), sharex=True, squeeze=False)
     window = min(100, len(episodes))
     smooth = np.convolve(recorder.returns, np.ones(window) / window, mode="valid")
-    axes[0, 0].plot(episodes, recorder.returns, ".", ms=1, alpha=0.3, color="tab:gray")
+    axes[0, 0].plot(episodes, recorder.returns, ".", ms=2, alpha=0.5, color="tab:gray")
     axes[0, 0].plot(episodes[window - 1 :], smooth, color="tab:blue", label=f"mean of {window}")
     axes[0, 0].set_ylabel("return")
     axes[0, 0].legend(loc="best", frameon=False)
