@@ -44,9 +44,7 @@ def from_args(args: argparse.Namespace) -> Plan:
     """The plan of a new run; raises UsageError."""
     task = tasks.parse(args.task or "deep_sea/0")
     agent = args.agent or "eve"
-    seed = 0 if args.seed is None else args.seed
-    if not 0 <= seed < 2**31:
-        raise UsageError(f"--seed: got {seed}, allowed is a whole number from 0 to {2**31 - 1}")
+    seed = checked_seed(0 if args.seed is None else args.seed)
     if agent != "eve":
         set_fields = options.given(args)
         if args.engine is not None or set_fields:
@@ -105,8 +103,11 @@ def folder_name(task: str) -> str:
     return task.replace("/", "-").replace(":", "-").replace("=", "").replace(",", "-")
 
 
-def new_directory(out: str | None, plan: Plan) -> pathlib.Path:
-    """Where a new run goes: checked, not made yet; raises UsageError."""
+def new_directory(out: str | None, default: str) -> pathlib.Path:
+    """Where a new run goes: checked, not made yet; raises UsageError.
+
+    Without `out` it is `default`, or that with the first number that is free.
+    """
     try:
         if out is not None:
             directory = pathlib.Path(out)
@@ -116,10 +117,9 @@ def new_directory(out: str | None, plan: Plan) -> pathlib.Path:
                     "(or --resume it)"
                 )
         else:
-            stem = f"{folder_name(plan.task)}-{plan.agent}-seed{plan.seed}"
-            directory, number = pathlib.Path("runs") / stem, 2
+            directory, number = pathlib.Path(default), 2
             while directory.exists():
-                directory, number = pathlib.Path("runs") / f"{stem}-{number}", number + 1
+                directory, number = pathlib.Path(f"{default}-{number}"), number + 1
         place = directory.absolute()
         while not place.exists():
             place = place.parent
@@ -136,6 +136,13 @@ def new_directory(out: str | None, plan: Plan) -> pathlib.Path:
             f"{FREE_MEGABYTES} MB or more"
         )
     return directory
+
+
+def checked_seed(seed: int) -> int:
+    """The seed; raises UsageError."""
+    if not 0 <= seed < 2**31:
+        raise UsageError(f"--seed: got {seed}, allowed is a whole number from 0 to {2**31 - 1}")
+    return seed
 
 
 def _checked(episodes: int) -> int:

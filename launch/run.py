@@ -77,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     """The command; gives the exit code."""
     if args.resume is None:
         plan = plan_lib.from_args(args)
-        directory = plan_lib.new_directory(args.out, plan)
+        name = f"{plan_lib.folder_name(plan.task)}-{plan.agent}-seed{plan.seed}"
+        directory = plan_lib.new_directory(args.out, f"runs/{name}")
     else:
         directory = pathlib.Path(args.resume)
         plan = plan_lib.resumed(args, directory)
@@ -114,6 +115,8 @@ class _Run:
             self._directory.mkdir(parents=True, exist_ok=True)
             with _locked(self._directory):
                 write_json(self._directory / "config.json", self._plan.describe())
+                # Whoever finds a summary finds that of the run's last end.
+                (self._directory / "summary.json").unlink(missing_ok=True)
                 try:
                     self._play(quiet)
                 except ReplayFull as error:
@@ -123,7 +126,9 @@ class _Run:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         if full is not None:
-            raise UsageError(f"{full} (until then: {self._directory}, which can be resumed)")
+            resumable = (self._directory / checkpoint.LINK).exists()
+            how = f"eve run --resume {self._directory}" if resumable else "a new run"
+            raise UsageError(f"{full}; with more room, go on by {how}")
         return 0 if self._signal is None else 128 + self._signal
 
     def _play(self, quiet: bool) -> None:

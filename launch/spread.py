@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eve_acme.config import EVEConfig
-from eve_acme.launch import options, tasks
+from eve_acme.launch import options, plan, tasks
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.recorder import write_atomically
 
@@ -63,8 +63,9 @@ def run(args: argparse.Namespace) -> int:
     for name in ("episodes", "every"):
         if getattr(args, name) < 1:
             raise UsageError(f"--{name}: got {getattr(args, name)}, allowed is 1 or more")
-    points = measure(config, task, args.episodes, args.every, args.seed)
-    directory = pathlib.Path(args.out)
+    seed = plan.checked_seed(args.seed)
+    directory = plan.new_directory(args.out, "")
+    points = measure(config, task, args.episodes, args.every, seed)
     directory.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     writer = csv.writer(text)

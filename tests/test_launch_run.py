@@ -136,6 +136,10 @@ def _leaves(state):
         (["sweep", "deep_sea/0", "--out", "x", "--seeds", "4-0"], "--seeds: got '4-0', allowed is"),
         (["sweep", "deep_sea/0", "--out", "x", "--jobs", "0"], "--jobs: got 0, allowed is"),
         (["sweep", "deep_sea/77", "--out", "x"], "task: got 'deep_sea/77', allowed is"),
+        (["spread", "catch/0", "--out", "x"], "task: got 'catch/0', allowed is a deep_sea"),
+        (["spread", "--out", "file/below"], "--out: got 'file/below', allowed is"),
+        (["spread", "--out", "x", "--seed", "-1"], "--seed: got -1, allowed is"),
+        (["spread", "--out", "x", "--every", "0"], "--every: got 0, allowed is"),
         (["report", "file", "--", "x"], "--: got ['x'], allowed is nothing"),
         (["run", "--out", "file/below"], "--out: got 'file/below', allowed is"),
         (["sweep", "deep_sea/0", "--out", "x", "--seeds", "a"], "--seeds: got 'a', allowed is"),
@@ -285,3 +289,31 @@ def test_the_acme_engine_runs_and_resumes(tmp_path):
     assert _resumed(out, 12) == 0
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["episodes"], summary["n"], summary["learner_updates"]) == (12, 49, 29)
+
+
+def test_a_run_that_is_going_on_has_no_summary(tmp_path, monkeypatch):
+    """Killed on the way, a resumed run must not be taken for the one that ended before it."""
+    out = tmp_path / "run"
+    assert main(["run", "deep_sea:size=3", "--episodes", "6", "--out", str(out), *QUICK]) == 0
+    from eve_acme.launch import run
+
+    def killed(self, quiet):
+        raise SystemExit(9)
+
+    monkeypatch.setattr(run._Run, "_play", killed)
+    with pytest.raises(SystemExit):
+        _resumed(out, 9)
+    assert not (out / "summary.json").exists() and (out / "checkpoint").exists()
+    monkeypatch.undo()
+    assert _resumed(out, 9) == 0
+    assert json.loads((out / "summary.json").read_text())["episodes"] == 9
+
+
+def test_spread_tells_tried_from_untried_actions(tmp_path):
+    out = tmp_path / "spread"
+    command = ["spread", "deep_sea:size=8", "--episodes", "12", "--every", "4", "--out", str(out)]
+    assert main([*command, *QUICK[:-1]]) == 0
+    points = pd.read_csv(out / "spread.csv")
+    assert list(points["episode"]) == [4, 8, 12]
+    assert (points["untried"] > 10 * points["tried"]).all()
+    assert (out / "spread.png").read_bytes().startswith(b"\x89PNG")
