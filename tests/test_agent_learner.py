@@ -200,15 +200,25 @@ def test_posterior_is_of_one_version_while_another_thread_learns():
         expected[int(posterior.version)] = posterior
 
     learner = make(INDEX, rounds(INDEX))
-    thread = threading.Thread(target=learner.run, args=(40,))
-    served = [learner.get_variables(["posterior"])[0]]
+    begin, done = threading.Semaphore(0), threading.Semaphore(0)
+
+    def learn() -> None:
+        for _ in range(40):
+            begin.acquire()
+            learner.step()
+            done.release()
+
+    thread = threading.Thread(target=learn)
     thread.start()
-    while thread.is_alive():
+    served = []
+    for _ in range(40):  # Each of these races with one step, and sees what is before or after it.
+        begin.release()
         served.append(learner.get_variables(["posterior"])[0])
+        assert done.acquire(timeout=60)
     thread.join()
     served.append(learner.get_variables(["posterior"])[0])
     assert int(served[-1].version) == 40 * CONFIG.batches_per_step
-    assert len({int(posterior.version) for posterior in served}) > 2
+    assert len({int(posterior.version) for posterior in served}) > 20
     for posterior in served:
         assert_same(posterior, expected[int(posterior.version)])
 
