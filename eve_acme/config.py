@@ -48,7 +48,7 @@ class EVEConfig:
         "linear", "sample values of the network linearised at the mean, or of the network itself"
     )
     epsilon: float = option(1e-8, "Fisher regularisation of the paper's prior", 1e-30, 1e15)
-    beta: float = option(1e-10, "rate at which the Fisher average forgets", 0.0, 0.5)
+    beta: float = option(1e-4, "rate at which the Fisher average forgets", 0.0, 0.5)
     fisher: str = option("expected", "Fisher estimator")
     distributional: bool = option(
         True, "perturb returns with noise in the Fisher (False is the paper's ablation)"
@@ -159,6 +159,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         bootstrap_sample="batch",
         omega=10.0,
         epsilon=1e-8,
+        beta=1e-10,
     ),
     "dqn_equivalent": dict(acting="epsilon_greedy", bootstrap="mean", burn_in_episodes=0),
 }
