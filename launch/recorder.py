@@ -48,13 +48,21 @@ class Recorder:
     def episode(self, length: int, total: float, environment: dm_env.Environment) -> None:
         """Takes note of a finished episode."""
         info = environment.bsuite_info()
+        bad, treasure = 0, False
+        if self.task.is_deep_sea:
+            bad = info["total_bad_episodes"] - (self.bad[-1] if self.bad else 0)
+            treasure = info["denoised_return"] > self._treasure_total + 0.5
+            self._treasure_total = info["denoised_return"]
+        self.count(length, total, bad, treasure)
+
+    def count(self, length: int, total: float, bad: int, treasure: bool) -> None:
+        """Takes note of a finished episode, given what Deep Sea says of it."""
         self.returns.append(total)
         self.lengths.append(length)
         if not self.task.is_deep_sea:
             return
-        self.treasures += info["denoised_return"] > self._treasure_total + 0.5
-        self._treasure_total = info["denoised_return"]
-        self.bad.append(info["total_bad_episodes"])
+        self.treasures += treasure
+        self.bad.append(bad + (self.bad[-1] if self.bad else 0))
         for name, threshold in THRESHOLDS.items():
             enough = len(self.returns) >= LEAST_EPISODES
             if enough and self.solved[name] is None and self.bad_fraction < threshold:

@@ -1,8 +1,6 @@
 """`eve run`: train one agent on one task in this process, and show what came of it."""
 
 import argparse
-import fcntl
-import os
 import pathlib
 import signal
 import sys
@@ -13,6 +11,7 @@ from eve_acme.launch import checkpoint, engines, options, plots, tasks
 from eve_acme.launch import plan as plan_lib
 from eve_acme.launch.baselines import NAMES
 from eve_acme.launch.errors import UsageError
+from eve_acme.launch.folder import locked
 from eve_acme.launch.plan import Plan
 from eve_acme.launch.progress import Progress
 from eve_acme.launch.recorder import Recorder, write_json
@@ -113,7 +112,7 @@ class _Run:
         full = None
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            with _locked(self._directory):
+            with locked(self._directory):
                 write_json(self._directory / "config.json", self._plan.describe())
                 # Whoever finds a summary finds that of the run's last end.
                 (self._directory / "summary.json").unlink(missing_ok=True)
@@ -198,28 +197,16 @@ class _Run:
         _show(title, summary, self._directory, hasattr(engine, "save"))
 
 
-class _locked:
-    """Holds a folder against a second run in it."""
-
-    def __init__(self, directory: pathlib.Path):
-        self._directory = directory
-
-    def __enter__(self) -> None:
-        self._file = os.open(self._directory, os.O_RDONLY)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._file)
-            raise UsageError(
-                f"DIR: got {str(self._directory)!r}, in which another run is going on; allowed is "
-                "one at a time"
-            ) from None
-
-    def __exit__(self, *unused: Any) -> None:
-        os.close(self._file)
-
-
 def _show(title: str, summary: dict[str, Any], directory: pathlib.Path, resumable: bool) -> None:
+    show_summary(title, summary)
+    print(f"  files: {directory}/ (summary.json, curve.png, results.csv, config.json)")
+    if resumable:
+        print(f"  go on: eve run --resume {directory} --episodes N")
+
+
+def show_summary(title: str, summary: dict[str, Any]) -> None:
+    """Prints what came of a run."""
+
     def episode(value: int | None) -> str:
         return "not solved" if value is None else f"solved at episode {value}"
 
@@ -231,6 +218,3 @@ def _show(title: str, summary: dict[str, Any], directory: pathlib.Path, resumabl
         print(f"  20 % good episodes (paper's threshold):  {episode(summary['solved_episode_20'])}")
         print(f"  10 % good episodes (bsuite's threshold): {episode(summary['solved_episode_10'])}")
     print(f"  {summary['env_steps_per_second']:.0f} environment steps a second")
-    print(f"  files: {directory}/ (summary.json, curve.png, results.csv, config.json)")
-    if resumable:
-        print(f"  go on: eve run --resume {directory} --episodes N")

@@ -55,19 +55,18 @@ class EVEActor(core.Actor):
           adder: takes the steps; None for an evaluator.
           episodes_so_far: episodes of the whole run, for burn-in; by default this actor's own.
         """
-        plan_key, uniform_key = jax.random.split(random_key)
+        self._plan_key, self._uniform_key = jax.random.split(random_key)
         self._behaviour = behaviour
         self._actions = actions
         self._variable_source = variable_source
         self._adder = adder
         self.episodes = 0
         self._episodes_so_far = episodes_so_far or (lambda: self.episodes)
-        self._plan_key = plan_key
-        self._rng = np.random.default_rng(np.asarray(jax.random.key_data(uniform_key)))
         self._make_plan = jax.jit(behaviour.policy.plan)
         self._select = jax.jit(behaviour.policy.select)
         self._plan: Any = None
-        self._select_key = plan_key
+        self._select_key = self._plan_key
+        self._rng = np.random.default_rng()
         self._step = 0
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
@@ -75,6 +74,8 @@ class EVEActor(core.Actor):
             self._adder.add_first(timestep)
         self._plan, self._step = None, 0
         if self._episodes_so_far() < self._behaviour.burn_in_episodes:
+            uniform_key = jax.random.fold_in(self._uniform_key, self.episodes)
+            self._rng = np.random.default_rng(np.asarray(jax.random.key_data(uniform_key)))
             return
         assert self._variable_source is not None
         posterior = self._variable_source.get_variables([POSTERIOR])[0]
@@ -102,15 +103,9 @@ class EVEActor(core.Actor):
         """Does nothing: the posterior is fetched where an episode begins."""
 
     def save(self) -> dict[str, Any]:
-        """What the next episode depends on. To be called between episodes."""
-        return dict(
-            episodes=self.episodes,
-            plan_key=np.array(self._plan_key),
-            rng=self._rng.bit_generator.state,
-        )
+        """What the next episode depends on, beside the key: its number. Between episodes only."""
+        return dict(episodes=self.episodes)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes back to where `save` was called."""
         self.episodes = state["episodes"]
-        self._plan_key = jax.numpy.asarray(state["plan_key"])
-        self._rng.bit_generator.state = state["rng"]

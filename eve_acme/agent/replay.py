@@ -70,12 +70,16 @@ def stored_spec(environment_spec: specs.EnvironmentSpec) -> _Stored:
     )
 
 
-def most_steps(config: EVEConfig, environment_spec: specs.EnvironmentSpec) -> int:
-    """How many steps fit in the configured memory; ReplayFull if too few to learn from."""
+def item_bytes(environment_spec: specs.EnvironmentSpec) -> int:
+    """Bytes that one item takes."""
     stored = stored_spec(environment_spec)
     leaves = jax.tree_util.tree_leaves((stored, stored.observation))
-    data = sum(spec.dtype.itemsize * int(np.prod(spec.shape)) for spec in leaves)
-    most = int(config.replay_megabytes * 2**20 // (data + ITEM_OVERHEAD))
+    return ITEM_OVERHEAD + sum(s.dtype.itemsize * int(np.prod(s.shape)) for s in leaves)
+
+
+def most_steps(config: EVEConfig, environment_spec: specs.EnvironmentSpec) -> int:
+    """How many steps fit in the configured memory; ReplayFull if too few to learn from."""
+    most = int(config.replay_megabytes * 2**20 // item_bytes(environment_spec))
     check_size(config, most, config.min_replay)
     return most
 

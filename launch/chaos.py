@@ -1,0 +1,175 @@
+"""`eve chaos`: kills random processes of a running program, and shows what that did to it."""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import time
+from typing import Any, NamedTuple
+
+from eve_acme.launch import journal
+from eve_acme.launch import launch as launch_lib
+from eve_acme.launch import plan as plan_lib
+from eve_acme.launch.errors import UsageError
+from eve_acme.launch.folder import locked
+from eve_acme.launch.nodes.base import Run
+from eve_acme.launch.supervise import NodeName, Supervisor, node_names
+
+RECOVERY_SECONDS = 90.0
+EPISODES = 1_000_000
+"""More than a run of kills can play: it ends when the kills are done."""
+
+
+class Kill(NamedTuple):
+    """What a kill did.
+
+    Attributes:
+      name: who was killed.
+      seconds: until an episode had ended and a round had been learnt after it, by the killed node
+        if that was its work; None if never.
+      lost: steps that replay had before the kill and does not have after it.
+    """
+
+    name: NodeName
+    seconds: float | None
+    lost: int
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "chaos",
+        help="kill processes of a running program and see it go on",
+        description="Launches a run, kills a random process of it again and again, and prints what "
+        "was killed, how long it took until work went on, and whether a step was lost.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("task", nargs="?", default="deep_sea:size=6")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="default: 20")
+    parser.add_argument("--actors", type=int, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--seed", type=int, default=0, help="of the run and of the kills")
+    parser.add_argument("--roles", default=None, metavar="ROLE,ROLE", help="default: all")
+    parser.add_argument("--out", metavar="DIR", help="default: runs/chaos")
+    parser.set_defaults(command=chaos)
+
+
+def chaos(args: argparse.Namespace) -> int:
+    """The command: exit code 0 if work always went on and no step was lost or counted twice."""
+    if args.kills < 1:
+        raise UsageError(f"--kills: got {args.kills}, allowed is a whole number from 1")
+    directory = plan_lib.new_directory(args.out, "runs/chaos")
+    words = ["launch", args.task, "--actors", str(args.actors), "--seed", str(args.seed)]
+    words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]
+    # Only as many steps as the kills need are ever played.
+    words += ["--replay-megabytes", "100000"]
+    run = launch_lib.new(args.parse(words))
+    names = _targets(run, args.roles)
+    kills = _run(run, names, args.kills, random.Random(args.seed))
+    print(f"{'killed':<16}{'work went on after':>20}{'steps lost':>12}")
+    for kill in kills:
+        after = "never" if kill.seconds is None else f"{kill.seconds:.1f} s"
+        print(f"{kill.name!s:<16}{after:>20}{kill.lost:>12}")
+    exact = _accounts(run)
+    good = exact and len(kills) == args.kills
+    good = good and all(kill.seconds is not None and not kill.lost for kill in kills)
+    print("all went on, nothing lost, n exact" if good else "FAILED")
+    print(f"files: {run.directory}/")
+    return 0 if good else 1
+
+
+def _targets(run: Run, roles: str | None) -> list[NodeName]:
+    names = node_names(run)
+    if roles is None:
+        return names
+    chosen = [name for name in names if name.role in roles.split(",")]
+    if not chosen:
+        allowed = ", ".join(dict.fromkeys(name.role for name in names))
+        raise UsageError(f"--roles: got {roles!r}, allowed is some of {allowed}")
+    return chosen
+
+
+def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> list[Kill]:
+    run.directory.mkdir(parents=True, exist_ok=True)
+    with locked(run.directory):
+        launch_lib.write_config(run)
+        with Supervisor(run, launch_lib.free_addresses(run, None)) as supervisor:
+            kills: list[Kill] = []
+            start = _status(run, supervisor, time.time() - 1.0, {})
+            while start is not None and len(kills) < count:
+                name = rng.choice(names)
+                kill = _kill(run, supervisor, name)
+                kills.append(kill)
+                after = "never" if kill.seconds is None else f"after {kill.seconds:.1f} s"
+                line = f"{len(kills)}/{count} {name} killed; work went on {after}"
+                print(line, file=sys.stderr, flush=True)
+                if kill.seconds is None:
+                    break
+            supervisor.ask_to_end()
+            deadline = time.monotonic() + 20.0
+            while not supervisor.look() and time.monotonic() < deadline:
+                time.sleep(0.1)
+    return kills
+
+
+def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
+    before = _read(run) or {}
+    at = time.time()
+    os.kill(supervisor.pid(name), signal.SIGKILL)
+    after = _status(run, supervisor, at, before, name)
+    if after is None:
+        return Kill(name, None, 0)
+    lost = max(0, (before.get("replay_size") or 0) - after["replay_size"])
+    return Kill(name, time.time() - at, lost)
+
+
+def _status(
+    run: Run,
+    supervisor: Supervisor,
+    since: float,
+    before: dict[str, Any],
+    name: NodeName | None = None,
+) -> dict[str, Any] | None:
+    """The first status, later than `since`, in which work has gone on; None if there is none."""
+    deadline = time.monotonic() + RECOVERY_SECONDS
+    while time.monotonic() < deadline:
+        supervisor.look()
+        status = _read(run)
+        if status is not None and status["time"] > since and _went_on(status, before, name):
+            return status
+        time.sleep(0.05)
+    return None
+
+
+def _went_on(status: dict[str, Any], before: dict[str, Any], name: NodeName | None) -> bool:
+    if status["rounds"] is None or status["replay_size"] is None:
+        return False
+    if not before:
+        return status["rounds"] > 0
+    moved = [status[k] > (before.get(k) or 0) for k in ("episodes", "rounds", "replay_size")]
+    if name is not None and name.role == "actor":
+        played = [s.get("episodes_by_actor", {}).get(str(name.index), 0) for s in (status, before)]
+        moved.append(played[0] > played[1])
+    return all(moved)
+
+
+def _read(run: Run) -> dict[str, Any] | None:
+    try:
+        return json.loads((run.directory / "status.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _accounts(run: Run) -> bool:
+    """Holds the accounts of replay, learner, counter and journal against each other."""
+    summary = json.loads((run.directory / "summary.json").read_text())
+    steps, seen = 0, set()
+    for _, record in journal.read(run.state / "replay" / "journal"):
+        seen.add((record["actor"], record["index"]))
+        steps += record["summary"]["length"]
+    print(
+        f"journal: {len(seen)} episodes, {steps} steps; replay: {summary['replay_size']} steps; "
+        f"learner: n = {summary['n']}; counter: {summary['env_steps']} steps"
+    )
+    return steps == summary["replay_size"] == summary["n"] - 1 == summary["env_steps"]

@@ -1,0 +1,257 @@
+"""`eve launch`: the agent as a Launchpad program of processes that end, survive and resume."""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from eve_acme.launch import journal, options, tasks
+from eve_acme.launch import plan as plan_lib
+from eve_acme.launch.errors import UsageError
+from eve_acme.launch.folder import locked
+from eve_acme.launch.nodes.base import Run, seed_of
+from eve_acme.launch.recorder import write_json
+from eve_acme.launch.supervise import GaveUp, Supervisor, node_names
+from eve_acme.launch.view import View
+from eve_acme.types import ReplayFull
+
+EXAMPLES = """examples:
+  eve launch                                  Deep Sea 10x10 with two actors until it is solved
+  eve launch deep_sea:size=20 --actors 4 --out DIR
+  eve launch catch/0 --episodes 500 --launch-type local_mt
+  eve launch --resume DIR
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "launch",
+        help="train with actors, learner and replay as processes of their own",
+        description="Runs the agent as a Launchpad program: replay (Reverb), learner, actors,\n"
+        "evaluator, counter and coordinator. A process that dies is started again. Writes\n"
+        "config.json, summary.json, curve.png, episodes.csv, metrics.csv, evaluation.csv,\n"
+        "tensorboard/, logs/ and state/ (what --resume needs) to DIR.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("task", nargs="?", help="as for 'eve run' (default: deep_sea/0)")
+    parser.add_argument("--actors", type=int, metavar="N", help="how many (default: 2)")
+    parser.add_argument(
+        "--launch-type",
+        choices=("local_mp", "local_mt"),
+        default="local_mp",
+        help="processes that are started again when they die, or threads of this one",
+    )
+    parser.add_argument("--seed", type=int, help="from which all nodes' seeds follow (default: 0)")
+    parser.add_argument("--episodes", type=int, metavar="N", help="of all actors together")
+    parser.add_argument("--steps", type=int, metavar="N", help="end after so many steps")
+    parser.add_argument(
+        "--stop-when-solved", action="store_true", help="end a Deep Sea run at the 20%% threshold"
+    )
+    parser.add_argument("--out", metavar="DIR", help="default: runs/TASK-launch-seedSEED")
+    parser.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="go on with the run of DIR; --episodes, --steps, --actors and --replay-megabytes may "
+        "be given anew",
+    )
+    parser.add_argument(
+        "--port", type=int, metavar="N", help="first of the ports to use (default: free ones)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    options.add_config(parser)
+    parser.set_defaults(command=launch, agent=None, engine=None)
+
+
+def launch(args: argparse.Namespace) -> int:
+    """The command; gives the exit code."""
+    run = _resumed(args) if args.resume else new(args)
+    _check_room(run)
+    addresses = free_addresses(run, args.port)
+    try:
+        run.directory.mkdir(parents=True, exist_ok=True)
+        with locked(run.directory):
+            write_config(run)
+            (run.directory / "summary.json").unlink(missing_ok=True)
+            if args.launch_type == "local_mt":
+                from eve_acme.launch import threads
+
+                code = threads.run(run, args.quiet)
+            else:
+                code = supervised(run, addresses, args.quiet)
+    except OSError as error:
+        raise UsageError(
+            f"--out: got {str(run.directory)!r}, allowed is a folder that can be written ({error})"
+        ) from None
+    show(run)
+    return code
+
+
+def supervised(run: Run, addresses: dict[str, str], quiet: bool) -> int:
+    """Runs it as processes until it has ended; gives the exit code."""
+    received: list[int] = []
+
+    def stop(number: int, frame: Any) -> None:
+        del frame
+        received.append(number)
+        if len(received) > 2:
+            raise KeyboardInterrupt
+
+    handlers = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    asked = 0
+    try:
+        with View(run.directory, run.plan.config.samples_per_insert, quiet) as view:
+            view.say(f"starting {len(node_names(run))} processes; logs: {run.directory}/logs")
+            with Supervisor(run, addresses) as supervisor:
+                known = 0
+                while not supervisor.look():
+                    view.update()
+                    if received and not asked:
+                        asked = received[0]
+                        view.say("stopping: saving first")
+                        supervisor.ask_to_end()
+                    for _, name, code in supervisor.restarts[known:]:
+                        view.say(f"{name} died (code {code}) and was started again")
+                    known = len(supervisor.restarts)
+                    time.sleep(0.1)
+    except GaveUp as error:
+        print(f"eve: {error}", file=sys.stderr)
+        return 1
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return 128 + asked if asked else 0
+
+
+def free_addresses(run: Run, first_port: int | None, host: str = "localhost") -> dict[str, str]:
+    """An address for each that the program needs: free ports, or those from `first_port` on."""
+    from eve_acme.launch.program import address_names
+
+    names = address_names(run)
+    sockets, addresses = [], {}
+    try:
+        for i, name in enumerate(names):
+            port = 0 if first_port is None else first_port + i
+            if not 0 <= port < 2**16 or (first_port is not None and first_port < 1024):
+                raise UsageError(
+                    f"--port: got {first_port}, allowed is 1024 to {2**16 - len(names)}"
+                )
+            sock = socket.socket()
+            sockets.append(sock)
+            try:
+                sock.bind(("", port))
+            except OSError:
+                raise UsageError(
+                    f"--port: got {first_port}, allowed is one from which {len(names)} ports are "
+                    f"free ({port} is in use)"
+                ) from None
+            addresses[name] = f"{host}:{sock.getsockname()[1]}"
+    finally:
+        for sock in sockets:
+            sock.close()
+    return addresses
+
+
+def new(args: argparse.Namespace) -> Run:
+    """The run that the options of a new one describe."""
+    plan = dataclasses.replace(plan_lib.from_args(args), engine="launchpad")
+    actors, steps = _checked(args, 2, None)
+    name = f"{plan_lib.folder_name(plan.task)}-launch-seed{plan.seed}"
+    return Run(plan, actors, plan_lib.new_directory(args.out, f"runs/{name}").absolute(), steps)
+
+
+def _resumed(args: argparse.Namespace) -> Run:
+    directory = pathlib.Path(args.resume).absolute()
+    plan = plan_lib.resumed(args, directory)
+    saved = json.loads((directory / "config.json").read_text())
+    if plan.engine != "launchpad":
+        raise UsageError(
+            f"--resume: got a run of 'eve run', allowed is one of 'eve launch' ({directory})"
+        )
+    actors, steps = _checked(args, saved["actors"], saved["steps"])
+    _check_state(directory)
+    return Run(plan, actors, directory, steps)
+
+
+def _check_state(directory: pathlib.Path) -> None:
+    """Raises UsageError if what the nodes saved cannot be read."""
+    from eve_acme.launch.nodes import learner, replay
+
+    state = directory / "state"
+    try:
+        for path in (state / "counter.journal", state / "replay" / "journal"):
+            for _ in journal.read(path):
+                pass
+        replay.read_marker(state / "replay")
+        saved = learner.checkpoints(state / "learner")
+        if saved and learner.newest(state / "learner") is None:
+            raise ValueError(f"none of {len(saved)} checkpoints of the learner is whole")
+    except (journal.JournalCorrupt, ValueError, OSError) as error:
+        raise UsageError(
+            f"--resume: got {str(directory)!r}, whose checkpoint cannot be read ({error}); allowed "
+            "is the DIR of a run that was interrupted or has ended"
+        ) from None
+
+
+def _checked(args: argparse.Namespace, actors: int, steps: int | None) -> tuple[int, int | None]:
+    actors = actors if args.actors is None else args.actors
+    steps = steps if args.steps is None else args.steps
+    if not 1 <= actors <= 1000:
+        raise UsageError(f"--actors: got {actors}, allowed is a whole number from 1 to 1000")
+    if steps is not None and steps < 1:
+        raise UsageError(f"--steps: got {steps}, allowed is a whole number from 1")
+    return actors, steps
+
+
+def _check_room(run: Run) -> None:
+    """Raises UsageError unless replay can hold the whole run."""
+    import eve_acme.agent  # noqa: F401  Before anything of Acme is imported.
+
+    from acme import specs  # isort: skip
+
+    from eve_acme.agent import replay
+    from eve_acme.launch.nodes.base import make_environment
+
+    task = tasks.parse(run.plan.task)
+    steps = run.plan.episodes * task.settings["size"] if task.is_deep_sea else 0
+    if run.steps is not None:
+        steps = min(steps, run.steps) if steps else run.steps
+    _, environment = make_environment(run, seed=0)
+    try:
+        most = replay.most_steps(run.plan.config, specs.make_environment_spec(environment))
+        replay.check_size(run.plan.config, most, steps)
+    except ReplayFull as error:
+        raise UsageError(str(error)) from None
+
+
+def write_config(run: Run) -> None:
+    """Writes config.json, seeds included."""
+    path = run.directory / "config.json"
+    started = json.loads(path.read_text())["started"] if path.exists() else time.time()
+    seeds = {str(n): seed_of(run.plan.seed, n.role, n.index) for n in node_names(run)}
+    extra = dict(actors=run.actors, steps=run.steps, seeds=seeds, started=started)
+    write_json(path, {**run.plan.describe(), **extra})
+
+
+def show(run: Run) -> None:
+    """Says what came of it, and where everything is."""
+    from eve_acme.launch.run import show_summary
+
+    path = run.directory / "summary.json"
+    if not path.exists():
+        print(f"no summary; what was learnt is in {run.directory}/state", file=sys.stderr)
+        return
+    title = f"{run.plan.label} on {run.plan.task}, seed {run.plan.seed}, {run.actors} actors"
+    show_summary(title, json.loads(path.read_text()))
+    print(
+        f"  files: {run.directory}/ (summary.json, curve.png, episodes.csv, metrics.csv, "
+        "evaluation.csv, tensorboard/, logs/)"
+    )
+    print(f"  go on: eve launch --resume {run.directory} --episodes N")

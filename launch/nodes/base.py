@@ -1,0 +1,86 @@
+"""What all nodes share: the run they belong to, their seeds, and how they are told to stop."""
+
+import dataclasses
+import pathlib
+import threading
+import zlib
+from typing import Any
+
+import numpy as np
+
+from eve_acme.launch import tasks
+from eve_acme.launch.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A distributed run: all that its nodes are built from, the same in every process."""
+
+    plan: Plan
+    actors: int
+    directory: pathlib.Path
+    steps: int | None = None
+
+    @property
+    def state(self) -> pathlib.Path:
+        """Where nodes keep what they need to go on."""
+        return self.directory / "state"
+
+
+def seed_of(seed: int, role: str, index: int, part: int = 0) -> int:
+    """The seed of one node: a function of the run's seed, its role and its index alone."""
+    words = [seed, zlib.crc32(role.encode()), index, part]
+    return int(np.random.SeedSequence(words).generate_state(1)[0])
+
+
+def key_of(seed: int, role: str, index: int) -> Any:
+    """The node's JAX key."""
+    import jax
+
+    return jax.random.PRNGKey(seed_of(seed, role, index))
+
+
+def make_environment(run: Run, seed: int) -> tuple[Any, Any]:
+    """The raw environment, and the same as the agent sees it."""
+    from acme import wrappers
+
+    task = tasks.parse(run.plan.task)
+    raw = tasks.load(task, seed)
+    return raw, wrappers.SinglePrecisionWrapper(tasks.compact(task, raw))
+
+
+def make_network(run: Run, environment: Any) -> Any:
+    """The Q-network."""
+    from eve_acme.launch.engines import specs
+    from eve_acme.networks import make_networks
+
+    return make_networks(specs(environment), run.plan.config)
+
+
+_NODES: list["Node"] = []
+"""The nodes of this process."""
+
+
+def finish_all() -> None:
+    """Tells all nodes of this process to stop."""
+    for node in _NODES:
+        node.finish()
+
+
+def finish_first() -> None:
+    """Tells the coordinator, if it is in this process, to end the run; else all nodes."""
+    coordinators = [node for node in _NODES if type(node).__name__ == "Coordinator"]
+    for node in coordinators or _NODES:
+        node.finish()
+
+
+class Node:
+    """A node's face towards the others. Public methods can be called from other processes."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        _NODES.append(self)
+
+    def finish(self) -> None:
+        """Tells the node to stop; it saves what it has, and ends."""
+        self._stop.set()
