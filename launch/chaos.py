@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from eve_acme.launch import journal
@@ -28,8 +29,8 @@ class Kill(NamedTuple):
     Attributes:
       name: who was killed.
       seconds: until an episode had ended and a round had been learnt after it, by the killed node
-        if that was its work; None if never.
-      lost: steps that replay had before the kill and does not have after it.
+        if that was its work, and replay had all that it had before; None if never.
+      lost: steps that replay had before the kill and never had again.
     """
 
     name: NodeName
@@ -96,7 +97,8 @@ def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> lis
         launch_lib.write_config(run)
         with Supervisor(run, launch_lib.free_addresses(run, None)) as supervisor:
             kills: list[Kill] = []
-            start = _status(run, supervisor, time.time() - 1.0, {})
+            deadline = time.monotonic() + RECOVERY_SECONDS
+            start = _wait(run, supervisor, deadline, lambda status: bool(status["rounds"]))
             while start is not None and len(kills) < count:
                 name = rng.choice(names)
                 kill = _kill(run, supervisor, name)
@@ -117,39 +119,41 @@ def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
     before = _read(run) or {}
     at = time.time()
     os.kill(supervisor.pid(name), signal.SIGKILL)
-    after = _status(run, supervisor, at, before, name)
-    if after is None:
-        return Kill(name, None, 0)
-    lost = max(0, (before.get("replay_size") or 0) - after["replay_size"])
-    return Kill(name, time.time() - at, lost)
-
-
-def _status(
-    run: Run,
-    supervisor: Supervisor,
-    since: float,
-    before: dict[str, Any],
-    name: NodeName | None = None,
-) -> dict[str, Any] | None:
-    """The first status, later than `since`, in which work has gone on; None if there is none."""
     deadline = time.monotonic() + RECOVERY_SECONDS
+    # What was under way when the signal was sent may still be counted in the first status after it.
+    first = _wait(run, supervisor, deadline, lambda status: status["time"] > at + 0.1)
+    had = before.get("replay_size") or 0
+
+    def recovered(status: dict[str, Any]) -> bool:
+        return _moved(status, first or {}, name) and status["replay_size"] >= had
+
+    after = first and _wait(run, supervisor, deadline, recovered)
+    if not after:
+        have = (_read(run) or {}).get("replay_size") or 0
+        return Kill(name, None, max(0, had - have))
+    return Kill(name, time.time() - at, 0)
+
+
+def _wait(
+    run: Run, supervisor: Supervisor, deadline: float, condition: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any] | None:
+    """The first status for which the condition holds; None if there is none in time."""
     while time.monotonic() < deadline:
         supervisor.look()
         status = _read(run)
-        if status is not None and status["time"] > since and _went_on(status, before, name):
+        if status is not None and condition(status):
             return status
         time.sleep(0.05)
     return None
 
 
-def _went_on(status: dict[str, Any], before: dict[str, Any], name: NodeName | None) -> bool:
+def _moved(status: dict[str, Any], first: dict[str, Any], name: NodeName) -> bool:
+    """Whether episodes and learning have gone on since `first`, the killed actor's included."""
     if status["rounds"] is None or status["replay_size"] is None:
         return False
-    if not before:
-        return status["rounds"] > 0
-    moved = [status[k] > (before.get(k) or 0) for k in ("episodes", "rounds", "replay_size")]
-    if name is not None and name.role == "actor":
-        played = [s.get("episodes_by_actor", {}).get(str(name.index), 0) for s in (status, before)]
+    moved = [status[k] > (first[k] or 0) for k in ("episodes", "rounds", "replay_size")]
+    if name.role == "actor":
+        played = [s["episodes_by_actor"].get(str(name.index), 0) for s in (status, first)]
         moved.append(played[0] > played[1])
     return all(moved)
 

@@ -212,21 +212,17 @@ def _checked(args: argparse.Namespace, actors: int, steps: int | None) -> tuple[
 
 def _check_room(run: Run) -> None:
     """Raises UsageError unless replay can hold the whole run."""
-    import eve_acme.agent  # noqa: F401  Before anything of Acme is imported.
-
-    from acme import specs  # isort: skip
-
-    from eve_acme.agent import replay
-    from eve_acme.launch.nodes.base import make_environment
+    from eve_acme.agent import storage
+    from eve_acme.launch.engines import specs
 
     task = tasks.parse(run.plan.task)
     steps = run.plan.episodes * task.settings["size"] if task.is_deep_sea else 0
     if run.steps is not None:
         steps = min(steps, run.steps) if steps else run.steps
-    _, environment = make_environment(run, seed=0)
+    environment = tasks.compact(task, tasks.load(task, seed=0))
     try:
-        most = replay.most_steps(run.plan.config, specs.make_environment_spec(environment))
-        replay.check_size(run.plan.config, most, steps)
+        most = storage.most_steps(run.plan.config, specs(environment))
+        storage.check_size(run.plan.config, most, steps)
     except ReplayFull as error:
         raise UsageError(str(error)) from None
 

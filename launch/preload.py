@@ -1,13 +1,22 @@
 """What the fork server imports before it forks: modules alone, no thread and no device."""
 
-import courier  # noqa: F401
-import launchpad  # noqa: F401
-import reverb  # noqa: F401
+import contextlib
+import importlib
+import io
 
-import eve_acme.agent.builder
-import eve_acme.launch.nodes.actor
-import eve_acme.launch.nodes.coordinator
-import eve_acme.launch.nodes.counter
-import eve_acme.launch.nodes.learner
-import eve_acme.launch.nodes.replay
-import eve_acme.launch.program  # noqa: F401
+MODULES = (
+    "eve_acme.agent.builder",  # First: it repairs JAX for Acme.
+    "acme.wrappers",
+    "courier",
+    "launchpad",
+    "reverb",
+    "tensorflow",
+    "eve_acme.launch.program",
+    *(f"eve_acme.launch.nodes.{name}" for name in ("actor", "counter", "learner", "replay")),
+    "eve_acme.launch.nodes.coordinator",
+    "eve_acme.launch.plots",
+)
+
+with contextlib.redirect_stderr(io.StringIO()):  # Gym advertises its successor.
+    for module in MODULES:
+        importlib.import_module(module)

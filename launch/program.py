@@ -51,12 +51,14 @@ def make_program(run: Run) -> Any:
 
 
 def address_names(run: Run) -> list[str]:
-    """The names of all addresses that the program needs, as `bind` uses them."""
-    names = []
-    for label, nodes in make_program(run).groups.items():
-        for i, node in enumerate(nodes):
-            names += [f"{label}/{i}/{k}" for k in range(len(node.addresses))]
-    return names
+    """The names of all addresses that the program needs, as `bind` uses them.
+
+    One for each node, and one for Reverb: known without building the program, so that whoever only
+    starts processes need not import what they need.
+    """
+    counts = {"actor": run.actors}
+    names = [f"{role}/{i}/0" for role in ROLES for i in range(counts.get(role, 1))]
+    return [*names, "replay/0/1"]
 
 
 def bind(program: Any, addresses: dict[str, str]) -> None:

@@ -1,18 +1,25 @@
 """Starts the nodes of a run as processes, starts again those that die, and leaves none behind.
 
 Processes come from a fork server that has imported everything: a node is up in a fraction of the
-seconds that importing JAX, TensorFlow and Acme takes. A node dies with the fork server, and that
-dies with the launcher, so a launcher that is killed leaves no process behind.
+seconds that importing JAX, TensorFlow and Acme takes. Each node watches the launcher, and dies with
+it or with the fork server, so a launcher that is killed leaves no process behind.
 """
 
 import collections
+import contextlib
 import ctypes
+import dataclasses
 import multiprocessing
 import os
 import pathlib
+import select
 import signal
+import sys
+import tempfile
+import threading
 import time
-from typing import Any, NamedTuple
+import traceback
+from typing import Any
 
 from eve_acme.launch.nodes.base import Run
 from eve_acme.launch.program import ROLES
@@ -24,7 +31,10 @@ END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
-class NodeName(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class NodeName:
+    """One node of a program."""
+
     role: str
     index: int
 
@@ -52,6 +62,9 @@ class Supervisor:
         self._ended: set[NodeName] = set()
         self._deaths: dict[NodeName, collections.deque[float]] = {}
         self.restarts: list[tuple[float, NodeName, int]] = []
+        # What one process has compiled the others need not compile again. Not kept for later: it is
+        # for just this kind of processor.
+        self._compiled = tempfile.TemporaryDirectory(prefix="eve-compiled-")
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["eve_acme.launch.preload"])
 
@@ -64,6 +77,7 @@ class Supervisor:
 
     def __exit__(self, *unused: Any) -> None:
         self.end()
+        self._compiled.cleanup()
 
     def pid(self, name: NodeName) -> int:
         """The node's process, as of now."""
@@ -105,7 +119,7 @@ class Supervisor:
     def _start(self, name: NodeName) -> None:
         process = self._context.Process(
             target=_node_process,
-            args=(self._run, self._addresses, name, os.getpid()),
+            args=(self._run, self._addresses, name, os.getpid(), self._compiled.name),
             name=str(name),
             daemon=False,
         )
@@ -140,32 +154,37 @@ def last_error(log: pathlib.Path) -> str:
     return lines[-1].strip()[:300] if lines else "it printed nothing"
 
 
-def _node_process(run: Run, addresses: dict[str, str], name: NodeName, launcher: int) -> None:
+def _node_process(
+    run: Run, addresses: dict[str, str], name: NodeName, launcher: int, compiled: str
+) -> None:
     """The life of a node's process."""
     os.setsid()  # Ctrl-C in the terminal is for the launcher.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if not os.path.exists(f"/proc/{launcher}"):  # It died before the line above.
-        os._exit(1)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # When the fork server dies.
+    threading.Thread(target=_die_with, args=(launcher,), daemon=True).start()
     from eve_acme.launch import program
     from eve_acme.launch.nodes import base
 
+    base.share_compiled(compiled)
     program.redirect_output(run.directory / "logs" / f"{name}.log")
     signal.signal(signal.SIGTERM, lambda *_: base.finish_all())
     print(f"--- {name} starts, process {os.getpid()}", flush=True)
     try:
         program.run_node(run, addresses, name.role, name.index)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
         _leave(1)
     _leave(0)
 
 
+def _die_with(launcher: int) -> None:
+    """Ends this process when the launcher has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        select.select([os.pidfd_open(launcher)], [], [])
+    os._exit(1)
+
+
 def _leave(code: int) -> None:
     """Ends at once: threads of TensorFlow and gRPC that wait for others are not waited for."""
-    import sys
-
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

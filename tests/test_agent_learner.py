@@ -14,12 +14,12 @@ pytest.importorskip("acme")
 from acme import specs
 from acme.utils import counting, loggers
 
-from eve_acme.agent import replay
+from eve_acme.agent import replay, storage
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.config import EVEConfig
 from eve_acme.embedded import Engine
 from eve_acme.networks import make_networks
-from eve_acme.types import Transition
+from eve_acme.types import ReplayFull, Transition
 
 CONFIG = EVEConfig(hidden=(5, 4), batch_size=3, batches_per_step=2, min_replay=4, target_period=3)
 ACTIONS = specs.DiscreteArray(2)
@@ -167,11 +167,11 @@ def test_n_is_one_and_the_steps_in_replay_and_never_falls():
 
 def test_more_steps_than_fit_are_refused_before_they_are_learnt():
     config = EVEConfig(hidden=(2,), min_replay=1, replay_megabytes=0.01)
-    most = replay.most_steps(config, environment_spec(VECTOR))
+    most = storage.most_steps(config, environment_spec(VECTOR))
     batches = next(rounds(VECTOR, config)).batches
     learner = make(VECTOR, (replay.Round(batches, most + i) for i in (0, 1)), config)
     learner.step()
-    with pytest.raises(replay.ReplayFull, match="replay_megabytes"):
+    with pytest.raises(ReplayFull, match="replay_megabytes"):
         learner.step()
     assert learner.rounds == 1
 

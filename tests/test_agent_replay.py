@@ -11,6 +11,7 @@ from acme import specs  # noqa: E402
 from eve_acme.agent import replay  # noqa: E402
 from eve_acme.config import EVEConfig  # noqa: E402
 from eve_acme.embedded.replay import Windows  # noqa: E402
+from eve_acme.types import ReplayFull  # noqa: E402
 
 SPEC = specs.EnvironmentSpec(
     observations={
@@ -158,5 +159,5 @@ def test_limiter_lets_just_the_due_samples_through():
 
 
 def test_memory_that_cannot_hold_min_replay_is_refused():
-    with pytest.raises(replay.ReplayFull, match=r"replay_megabytes: got 0\.001"):
+    with pytest.raises(ReplayFull, match=r"replay_megabytes: got 0\.001"):
         replay.make_table(EVEConfig(replay_megabytes=0.001), SPEC)

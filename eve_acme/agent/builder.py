@@ -13,7 +13,7 @@ from acme.adders import Adder
 from acme.utils import counting, loggers
 
 from eve_acme import acting
-from eve_acme.agent import replay
+from eve_acme.agent import replay, storage
 from eve_acme.agent.actor import Behaviour, EVEActor
 from eve_acme.agent.learner import EVELearner
 from eve_acme.config import EVEConfig
@@ -99,7 +99,7 @@ class EVEBuilder:
             network=networks,
             random_key=random_key,
             dataset=dataset,
-            most_steps=replay.most_steps(self._config, environment_spec),
+            most_steps=storage.most_steps(self._config, environment_spec),
             steps_in_replay=steps_in_replay if replay_client else None,
             episodes_so_far=self._episodes_so_far,
             counter=counter,

@@ -11,7 +11,7 @@ import numpy as np
 from acme import core
 from acme.utils import counting, loggers
 
-from eve_acme.agent import replay
+from eve_acme.agent import replay, storage
 from eve_acme.agent.actor import POSTERIOR
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
@@ -74,7 +74,7 @@ class EVELearner(core.Learner):
         replay counts all actors' steps and drops none, and as old as replay is after a restart.
         """
         batches, steps = next(self._dataset)
-        replay.check_size(self._config, self._most_steps, steps)
+        storage.check_size(self._config, self._most_steps, steps)
         explore = float(self._config.bootstrap_burn_in or not self._burning_in())
         with self._lock:
             # Never back: replay's checkpoint may be older than the learner's.

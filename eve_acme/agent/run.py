@@ -19,7 +19,7 @@ import reverb
 from acme import specs, wrappers
 from acme.utils import counting, loggers
 
-from eve_acme.agent import replay
+from eve_acme.agent import replay, storage
 from eve_acme.agent.actor import POSTERIOR
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.config import EVEConfig
@@ -62,7 +62,7 @@ class AcmeEngine:
         learner_key, actor_key = self._keys
         self._wrapped = wrapped
         self._closed = False
-        self._most_steps = replay.most_steps(self.config, spec)
+        self._most_steps = storage.most_steps(self.config, spec)
         self._directory = tempfile.TemporaryDirectory(prefix="eve-replay-")
         self._server = reverb.Server(
             builder.make_replay_tables(spec, policy),
@@ -102,7 +102,7 @@ class AcmeEngine:
 
     def check_room(self, steps: int) -> None:
         """Raises ReplayFull unless replay can hold so many steps."""
-        replay.check_size(self.config, self._most_steps, steps)
+        storage.check_size(self.config, self._most_steps, steps)
 
     @property
     def can_save(self) -> bool:

@@ -57,6 +57,15 @@ def make_network(run: Run, environment: Any) -> Any:
     return make_networks(specs(environment), run.plan.config)
 
 
+def share_compiled(directory: str) -> None:
+    """Keeps what XLA compiles in a folder, and looks there first."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", directory)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
 _NODES: list["Node"] = []
 """The nodes of this process."""
 

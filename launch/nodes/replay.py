@@ -35,7 +35,7 @@ class Replay(Node):
         import reverb
         from acme import specs
 
-        from eve_acme.agent import replay
+        from eve_acme.agent import replay, storage
         from eve_acme.agent.builder import EVEBuilder
 
         super().__init__()
@@ -45,7 +45,7 @@ class Replay(Node):
         spec = specs.make_environment_spec(environment)
         builder = EVEBuilder(run.plan.config)
         self._table = replay.TABLE
-        self._bytes = replay.item_bytes(spec)
+        self._bytes = storage.item_bytes(spec)
         self._last: dict[int, tuple[int, dict[str, Any]]] = {}
         self._lock = threading.Lock()
         self._queue: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
