@@ -94,11 +94,6 @@ class EVEConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check(field, getattr(self, field.name))
-        if -math.log1p(-self.beta) * self.batches_per_step > 50.0:
-            raise ConfigError(
-                f"beta: got {self.beta}, allowed with {self.batches_per_step} batches_per_step is "
-                f"up to {-math.expm1(-50.0 / self.batches_per_step):g}"
-            )
         if self.prior == "unit" and self.predictive != "linear":
             raise ConfigError("predictive: got 'network', allowed with prior 'unit' is linear")
         if self.predictive == "linear" and self.bootstrap_sample != "transition":

@@ -53,32 +53,46 @@ class Average(NamedTuple):
     The paper shrinks what is old: f <- (1 - beta) f + g^2, m <- (1 - beta) m + 1. With beta = 1e-10
     that factor is 1 in float32, and the forgetting is lost. Here what is new weighs more instead:
     the minibatch of step t enters the sum with weight (1 - beta)^-t, and m, which depends on the
-    step alone, is computed from it. (The sum itself is in float32, and cannot tell single
-    minibatches from rounding beyond 2^24 of them.)
+    step alone, is computed from it. Before the weights can overflow, every `period` steps, the unit
+    changes: all sums are scaled back, and t begins at 0 again. (The sum itself is in float32, and
+    cannot tell single minibatches from rounding beyond 2^24 of them.)
 
     Attributes:
       total: a tree like the parameters; the weighted sum of squared gradients.
       steps: minibatches so far.
-      age: minibatches since the weights were last scaled back.
     """
 
     total: Params
     steps: Array
-    age: Array
 
 
 def init(params: Params) -> Average:
     """f zero, m one."""
     return Average(
-        total=jax.tree_util.tree_map(jnp.zeros_like, params),
-        steps=jnp.zeros((), jnp.int32),
-        age=jnp.zeros((), jnp.int32),
+        total=jax.tree_util.tree_map(jnp.zeros_like, params), steps=jnp.zeros((), jnp.int32)
     )
 
 
-def growth(beta: float, age: Array) -> jax.Array:
-    """`(1 - beta)^-age`: the weight of a minibatch of that age."""
+def period(beta: float) -> int | None:
+    """Steps after which the weights are scaled back, from at most 1e12; None for never."""
+    steps = np.log(1e12) / max(-np.log1p(-beta), 1e-300)
+    return max(1, int(steps)) if steps < 2**31 else None
+
+
+def growth(beta: float, steps: Array) -> jax.Array:
+    """`(1 - beta)^-t`: the weight of the minibatch of that step, in the unit of that step."""
+    every = period(beta)
+    age = steps if every is None else steps % every
     return jnp.exp(age.astype(jnp.float32) * np.float32(-np.log1p(-beta)))
+
+
+def change_of_unit(beta: float, start: Array, stop: Array) -> Array | float:
+    """The factor by which a sum as of step `start` is scaled back until step `stop`."""
+    every = period(beta)
+    if every is None:
+        return 1.0
+    changes = (stop // every - start // every).astype(jnp.float32)
+    return jnp.exp(changes * np.float32(every * np.log1p(-beta)))
 
 
 def weight(beta: float, average: Average) -> jax.Array:
@@ -87,28 +101,14 @@ def weight(beta: float, average: Average) -> jax.Array:
     if beta == 0.0:
         return count
     m = -jnp.expm1(count * np.float32(np.log1p(-beta))) / np.float32(beta)
-    return m * growth(beta, average.age)
+    return m * growth(beta, average.steps)
 
 
 def add(beta: float, average: Average, squares: Params) -> Average:
     """Adds one minibatch."""
-    scale = growth(beta, average.age + 1)
+    steps = average.steps + 1
+    scale, kept = growth(beta, steps), change_of_unit(beta, average.steps, steps)
     return Average(
-        total=jax.tree_util.tree_map(lambda f, g: f + scale * g, average.total, squares),
-        steps=average.steps + 1,
-        age=average.age + 1,
+        total=jax.tree_util.tree_map(lambda f, g: kept * f + scale * g, average.total, squares),
+        steps=steps,
     )
-
-
-def rescale(beta: float, average: Average) -> tuple[Average, Array | float]:
-    """Scales the sum back before its weights can overflow; also gives the factor.
-
-    Below 1e-9 the weights stay under e^40 for 4e10 minibatches, and nothing needs to be done.
-    """
-    if beta < 1e-9:
-        return average, 1.0
-    scale = growth(beta, average.age)
-    due = scale > 1e12
-    factor = jnp.where(due, 1.0 / scale, 1.0)
-    total = jax.tree_util.tree_map(lambda f: f * factor, average.total)
-    return average._replace(total=total, age=jnp.where(due, 0, average.age)), factor

@@ -6,7 +6,7 @@ with the step up to which it is true, and is brought up to date when it is next 
 
 - Adam's momentum goes on moving a row that gets no gradient (see `coast`);
 - the target network's row is the online row as of the last target update;
-- the Fisher sum does not change (what is new weighs more, instead of what is old less).
+- the Fisher sum only changes its unit (what is new weighs more, instead of what is old less).
 
 A minibatch gathers its rows into a small table, runs the very same `update.learn_minibatch` on
 it, and scatters them back: cost grows with what a batch touches, not with the number of
@@ -95,6 +95,7 @@ def bring_up_to_date(
     """Rows that were true at `seen` `[R]`, as of `steps`."""
     synced = steps - steps % config.target_period
     quiet = (steps - seen).astype(jnp.float32)[:, None]
+    unit = fisher_lib.change_of_unit(config.beta, seen, steps)
     return Rows(
         w=coast(config, rows, seen, steps),
         target=jnp.where(
@@ -104,7 +105,7 @@ def bring_up_to_date(
         ),
         mu=rows.mu * jnp.exp(quiet * np.float32(np.log(B1))),
         nu=rows.nu * jnp.exp(quiet * np.float32(np.log(B2))),
-        fisher=rows.fisher,
+        fisher=rows.fisher * jnp.reshape(unit, (-1, 1)),
     )
 
 
@@ -122,7 +123,6 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
     ) -> tuple[RowState, update.Metrics]:
         encode = jax.vmap(jax.vmap(network.encode))
         batches = batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
-        state = _rescaled(config, state)
         rest, randomness = update.begin_round(config, make_table(1), state.rest, batches)
 
         def body(state: RowState, inputs: Any) -> tuple[RowState, update.Metrics]:
@@ -183,14 +183,6 @@ def learn_minibatch(
         table=state.table.at[destination].set(_pack(new), mode="drop"),
         seen=state.seen.at[destination].set(small.steps, mode="drop"),
     ), metrics
-
-
-def _rescaled(config: EVEConfig, state: RowState) -> RowState:
-    average, factor = fisher_lib.rescale(config.beta, state.rest.fisher)
-    if not isinstance(factor, float):
-        column = Rows._fields.index("fisher")
-        state = state._replace(table=state.table.at[:, column].multiply(factor))
-    return state._replace(rest=state.rest._replace(fisher=average))
 
 
 def from_dense(state: update.State) -> RowState:

@@ -112,8 +112,7 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
     ) -> tuple[State, Metrics]:
         encode = jax.vmap(jax.vmap(network.encode))
         batches = batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
-        average, _ = fisher_lib.rescale(config.beta, state.fisher)
-        state, randomness = begin_round(config, network, state._replace(fisher=average), batches)
+        state, randomness = begin_round(config, network, state, batches)
 
         def body(state: State, inputs: tuple[Transition, Randomness]) -> tuple[State, Metrics]:
             batch, normals = inputs
@@ -188,7 +187,7 @@ def learn_minibatch(
 ) -> tuple[State, Metrics]:
     """Algorithm 3, 'Learning Step', on one minibatch."""
     posterior = posterior_of(config, state, n)
-    q_t = _bootstrap_values(config, network, posterior, batch.o_t, randomness, explore)
+    q_t = bootstrap_values(config, network, posterior, batch.o_t, randomness, explore)
     returns = jax.vmap(targets.bootstrapped_return)(batch.r_t, batch.discount_t, q_t)
     grads = layers.gradients(network, state.params, batch.o_tm1, batch.a_tm1)
     delta = returns - grads.q
@@ -217,7 +216,7 @@ def learn_minibatch(
     )
 
 
-def _bootstrap_values(
+def bootstrap_values(
     config: EVEConfig,
     network: Network,
     posterior: Posterior,

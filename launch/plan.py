@@ -35,9 +35,7 @@ class Plan:
 
     def describe(self) -> dict[str, Any]:
         """As JSON, with the versions of everything that matters."""
-        versions = {"python": platform.python_version(), "eve-acme": _version("eve-acme")}
-        versions |= {package: _version(package) for package in PACKAGES}
-        return {**dataclasses.asdict(self), "versions": versions}
+        return {**dataclasses.asdict(self), "versions": versions()}
 
 
 def from_args(args: argparse.Namespace) -> Plan:
@@ -149,6 +147,12 @@ def _checked(episodes: int) -> int:
     if episodes < 1:
         raise UsageError(f"--episodes: got {episodes}, allowed is a whole number from 1")
     return episodes
+
+
+def versions() -> dict[str, str | None]:
+    """Of everything that a result may depend on."""
+    own = {"python": platform.python_version(), "eve-acme": _version("eve-acme")}
+    return own | {package: _version(package) for package in PACKAGES}
 
 
 def _version(package: str) -> str | None:

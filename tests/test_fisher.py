@@ -90,7 +90,7 @@ def test_average_is_the_papers_debiased_one(beta):
     squares = np.random.default_rng(1).uniform(size=500)
     f, m = 0.0, 1.0
     average = fisher.init({"w": jnp.zeros(())})
-    add = jax.jit(lambda a, g: fisher.rescale(beta, fisher.add(beta, a, g))[0])
+    add = jax.jit(lambda a, g: fisher.add(beta, a, g))
     for g in squares:
         f, m = (1.0 - beta) * f + g, (1.0 - beta) * m + 1.0
         average = add(average, {"w": jnp.float32(g)})
@@ -106,9 +106,9 @@ def test_a_tiny_beta_is_not_lost():
     """
     beta, steps = 1e-10, 2_000_000
     average = fisher.init({"w": jnp.zeros(())})
-    average = average._replace(steps=jnp.int32(steps), age=jnp.int32(steps))
+    average = average._replace(steps=jnp.int32(steps))
     exact = -np.expm1((steps + 1) * np.log1p(-beta)) / beta
-    unit = float(fisher.growth(beta, average.age))
+    unit = float(fisher.growth(beta, average.steps))
     assert unit - 1.0 == pytest.approx(beta * steps, rel=1e-3)
     lost = (steps + 1) - exact
     assert lost > 100
@@ -122,7 +122,7 @@ def test_a_million_steps_with_a_tiny_beta():
     @jax.jit
     def run(average, g):
         def body(a, _):
-            return fisher.rescale(beta, fisher.add(beta, a, {"w": g}))[0], None
+            return fisher.add(beta, a, {"w": g}), None
 
         return jax.lax.scan(body, average, None, length=half)[0]
 
@@ -137,7 +137,27 @@ def test_a_million_steps_with_a_tiny_beta():
 
 def test_weights_do_not_overflow():
     average = fisher.init({"w": jnp.zeros(())})
-    add = jax.jit(lambda a: fisher.rescale(0.5, fisher.add(0.5, a, {"w": jnp.float32(3.0)}))[0])
+    add = jax.jit(lambda a: fisher.add(0.5, a, {"w": jnp.float32(3.0)}))
     for _ in range(500):
         average = add(average)
     np.testing.assert_allclose(average.total["w"] / fisher.weight(0.5, average), 3.0, rtol=1e-5)
+
+
+def test_sums_that_rest_change_their_unit_in_closed_form():
+    """A sum that gets nothing, brought over three changes of unit at once, as step by step."""
+    beta = 0.1
+    every = fisher.period(beta)
+    assert every == 262  # log(1e12) / -log(0.9)
+    average = fisher.init({"w": jnp.zeros(())})._replace(steps=jnp.int32(5))
+    average = average._replace(total={"w": jnp.float32(1e30)})
+    add = jax.jit(lambda a: fisher.add(beta, a, {"w": jnp.float32(0.0)}))
+    for _ in range(3 * every):
+        average = add(average)
+    at_once = 1e30 * fisher.change_of_unit(beta, jnp.int32(5), average.steps)
+    np.testing.assert_allclose(at_once, 1e30 * 0.9 ** (3 * 262), rtol=1e-4)
+    np.testing.assert_allclose(average.total["w"], at_once, rtol=1e-5)
+
+
+def test_a_beta_too_small_to_overflow_never_changes_the_unit():
+    assert fisher.period(0.0) is None and fisher.period(1e-10) is None
+    assert fisher.change_of_unit(1e-10, jnp.int32(0), jnp.int32(2**31 - 1)) == 1.0

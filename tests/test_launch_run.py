@@ -132,7 +132,6 @@ def _leaves(state):
         (["run", "deep_sea:mapping_seed=-1"], "which bsuite cannot load"),
         (["run", "deep_sea:unscaled_move_cost=1e999"], "allowed is a finite number"),
         (["run", "--agent", "dqn", "--omega", "3"], "--omega: got a value, allowed with"),
-        (["run", "--beta", "0.5", "--batches-per-step", "100"], "beta: got 0.5, allowed with 100"),
         (["sweep", "deep_sea/0", "--out", "x", "--seeds", "4-0"], "--seeds: got '4-0', allowed is"),
         (["sweep", "deep_sea/0", "--out", "x", "--jobs", "0"], "--jobs: got 0, allowed is"),
         (["sweep", "deep_sea/77", "--out", "x"], "task: got 'deep_sea/77', allowed is"),

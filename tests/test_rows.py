@@ -19,7 +19,7 @@ VARIANTS = {
     "shared": {"first_layer": "shared"},
     "per_example": {"fisher": "per_example"},
     "forgetful": {"beta": 1e-3},
-    "amnesic": {"beta": 0.5},  # Its weights are scaled back on the way.
+    "amnesic": {"beta": 0.5},  # The unit of its Fisher changes on the way.
     "period_7": {"target_period": 7},
 }
 

@@ -34,6 +34,7 @@ class Engine:
         self, environment: dm_env.Environment, network: Network, config: EVEConfig, seed: int
     ):
         self.config = config
+        self.network = network
         self.environment = environment
         self._learner = compiled_learner(config, network)
         self._policy = compiled_policy(config, network)
@@ -118,9 +119,12 @@ class Engine:
         self._timestep = self.environment.reset()
         self._episode_length, self._episode_return = 0, 0.0
         if not self._burning_in:
-            key = jax.random.fold_in(self._acting_key, self.episodes)
-            plan_key, self._select_key = jax.random.split(key)
-            self._episode_plan = self._policy.plan(self.posterior(), plan_key)
+            self._plan_episode()
+
+    def _plan_episode(self) -> None:
+        key = jax.random.fold_in(self._acting_key, self.episodes)
+        plan_key, self._select_key = jax.random.split(key)
+        self._episode_plan = self._policy.plan(self.posterior(), plan_key)
 
     def _act(self, observation: Any) -> int:
         if self._burning_in:

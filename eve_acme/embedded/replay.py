@@ -37,6 +37,11 @@ class Replay:
         )
         self._most = int(max_bytes // self.bytes_per_transition)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that is set aside: at most twice what the transitions take."""
+        return sum(column.nbytes for column in jax.tree_util.tree_leaves(self._columns))
+
     def check(self, transitions: int) -> None:
         """Raises ReplayFull unless that many transitions fit."""
         if transitions > self._most:

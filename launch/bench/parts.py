@@ -1,0 +1,149 @@
+"""Where the time of an environment step goes: timers around its parts, and for the inside of the
+learning step the same functions that it is made of, compiled each on its own."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from eve_acme import fisher as fisher_lib
+from eve_acme import layers, update
+from eve_acme.embedded import Engine
+from eve_acme.launch.bench.embedded import spread
+
+STEPS = 100
+
+
+def measure(engine: Engine, repeats: int) -> dict[str, dict[str, float]]:
+    """CPU microseconds for each environment step, by part; what is shared is counted once."""
+    pieces = _pieces(engine)
+    timers = _Timers(engine)
+    found: dict[str, list[float]] = {}
+    for _ in range(repeats):
+        turn = timers.turn()
+        inside = {name: _cost(piece) for name, piece in pieces.items()}
+        turn["update: all"] = turn.pop("update")
+        turn |= {f"update: {name}": value for name, value in inside.items()}
+        turn["update: rows, target and the rest"] = turn["update: all"] - sum(inside.values())
+        for name, value in turn.items():
+            found.setdefault(name, []).append(value)
+    return {name: spread(values) for name, values in found.items()}
+
+
+class _Timers:
+    """Wraps the parts of an engine; it goes on as before, a little slower."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self._spent: dict[str, float] = {}
+        environment: Any = engine.environment
+        environment.step = self._timed("environment", environment.step)
+        environment.reset = self._timed("environment", environment.reset)
+        engine.replay.sample = self._timed("replay", engine.replay.sample)  # type: ignore[method-assign]
+        engine.replay.add = self._timed("replay", engine.replay.add)  # type: ignore[method-assign]
+        engine._plan_episode = self._timed("act: plan an episode", engine._plan_episode)  # type: ignore[method-assign]
+        engine._act = self._timed("act: choose", engine._act)  # type: ignore[method-assign]
+        engine._learner = engine._learner._replace(
+            update=self._timed("update", engine._learner.update)
+        )
+
+    def _timed(self, name: str, function: Callable) -> Callable:
+        self._spent[name] = 0.0
+
+        def timed(*args: Any) -> Any:
+            start = time.process_time()
+            out = jax.block_until_ready(function(*args))
+            self._spent[name] += time.process_time() - start
+            return out
+
+        return timed
+
+    def turn(self) -> dict[str, float]:
+        """Microseconds a step of each part."""
+        self._spent = dict.fromkeys(self._spent, 0.0)
+        start = time.process_time()
+        for _ in range(STEPS):
+            self._engine.step()
+        total = time.process_time() - start
+        parts = {"whole step": total, **self._spent}
+        parts["Python around them"] = total - sum(self._spent.values())
+        return {name: seconds / STEPS * 1e6 for name, seconds in parts.items()}
+
+
+def _cost(piece: Callable[[], Any]) -> float:
+    start = time.process_time()
+    for _ in range(STEPS):
+        jax.block_until_ready(piece())
+    return (time.process_time() - start) / STEPS * 1e6
+
+
+def _pieces(engine: Engine) -> dict[str, Callable[[], Any]]:
+    """The inside of a round, each piece over all of its minibatches. A table has the rows of one
+    minibatch, as in `rows`."""
+    config, network = engine.config, engine.network
+    shape = (config.batches_per_step, config.batch_size)
+    batches = engine.replay.sample(np.random.default_rng(0), shape)
+    encode = jax.jit(jax.vmap(jax.vmap(network.encode)))
+    batches = batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
+    if network.table is not None:
+        rows = config.batch_size * (1 + network.num_actions)
+        network = network.table(rows)
+        batches = batches._replace(o_tm1=batches.o_tm1 % rows, o_t=batches.o_t % rows)
+    state = update.make_dense_learner(config, network).init(jax.random.PRNGKey(0))
+    _, randomness = update.begin_round(config, network, state, batches)
+    gradient = jax.tree_util.tree_map(jnp.ones_like, state.params)
+    explore = jnp.float32(1.0)
+
+    def rng(state: update.State) -> Any:
+        return update.begin_round(config, network, state, batches)[1]
+
+    def bootstrap(state: update.State) -> Any:
+        posterior = update.posterior_of(config, state, jnp.int32(100))
+
+        def one(inputs: Any) -> Any:
+            batch, normals = inputs
+            return update.bootstrap_values(config, network, posterior, batch.o_t, normals, explore)
+
+        return jax.lax.map(one, (batches, randomness))
+
+    def backward(state: update.State) -> Any:
+        def one(batch: Any) -> Any:
+            grads = layers.gradients(network, state.params, batch.o_tm1, batch.a_tm1)
+            return grads.weighted(grads.q - batch.r_t)
+
+        return jax.lax.map(one, batches)
+
+    def adam(state: update.State) -> Any:
+        def one(carry: Any, scale: Any) -> Any:
+            params, moments = carry
+            scaled = jax.tree_util.tree_map(lambda g: scale * g, gradient)
+            change, moments = update.adam(config).update(scaled, moments)
+            return (optax.apply_updates(params, change), moments), None
+
+        return jax.lax.scan(one, (state.params, state.optimizer), batches.r_t[:, 0])[0]
+
+    def fisher(state: update.State) -> Any:
+        grads = layers.gradients(network, state.params, batches.o_tm1[0], batches.a_tm1[0])
+
+        def one(average: Any, delta: Any) -> Any:
+            squares = fisher_lib.ESTIMATORS[config.fisher](delta, delta, 1.0, grads)
+            return fisher_lib.add(config.beta, average, squares), None
+
+        return jax.lax.scan(one, state.fisher, batches.r_t)[0]
+
+    named = {
+        "random numbers": rng,
+        "bootstrap (posterior at next states)": bootstrap,
+        "forward, backward": backward,
+        "Adam": adam,
+        "Fisher": fisher,
+    }
+    compiled = {name: jax.jit(piece) for name, piece in named.items()}
+    for piece in compiled.values():
+        jax.block_until_ready(piece(state))
+    return {name: functools.partial(piece, state) for name, piece in compiled.items()}
