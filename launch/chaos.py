@@ -29,7 +29,7 @@ class Kill(NamedTuple):
     Attributes:
       name: who was killed.
       seconds: until an episode had ended and a round had been learnt after it, by the killed node
-        if that was its work, and replay had all that it had before; None if never.
+        if that was its work, and the learner had learnt all that replay had before; None if never.
       lost: steps that replay had before the kill and never had again.
     """
 
@@ -63,8 +63,6 @@ def chaos(args: argparse.Namespace) -> int:
     directory = plan_lib.new_directory(args.out, "runs/chaos")
     words = ["launch", args.task, "--actors", str(args.actors), "--seed", str(args.seed)]
     words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]
-    # Only as many steps as the kills need are ever played.
-    words += ["--replay-megabytes", "100000"]
     run = launch_lib.new(args.parse(words))
     names = _targets(run, args.roles)
     kills = _run(run, names, args.kills, random.Random(args.seed))
@@ -125,7 +123,7 @@ def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
     had = before.get("replay_size") or 0
 
     def recovered(status: dict[str, Any]) -> bool:
-        return _moved(status, first or {}, name) and status["replay_size"] >= had
+        return _moved(status, first or {}, name) and status["n"] > had
 
     after = first and _wait(run, supervisor, deadline, recovered)
     if not after:
@@ -149,7 +147,7 @@ def _wait(
 
 def _moved(status: dict[str, Any], first: dict[str, Any], name: NodeName) -> bool:
     """Whether episodes and learning have gone on since `first`, the killed actor's included."""
-    if status["rounds"] is None or status["replay_size"] is None:
+    if any(status[k] is None for k in ("rounds", "replay_size", "n")):
         return False
     moved = [status[k] > (first[k] or 0) for k in ("episodes", "rounds", "replay_size")]
     if name.role == "actor":
@@ -169,7 +167,7 @@ def _accounts(run: Run) -> bool:
     """Holds the accounts of replay, learner, counter and journal against each other."""
     summary = json.loads((run.directory / "summary.json").read_text())
     steps, seen = 0, set()
-    for _, record in journal.read(run.state / "replay" / "journal"):
+    for _, record in journal.read(run.state / "replay.journal"):
         seen.add((record["actor"], record["index"]))
         steps += record["summary"]["length"]
     print(

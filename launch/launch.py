@@ -186,10 +186,8 @@ def _check_state(directory: pathlib.Path) -> None:
 
     state = directory / "state"
     try:
-        for path in (state / "counter.journal", state / "replay" / "journal"):
-            for _ in journal.read(path):
-                pass
-        replay.read_marker(state / "replay")
+        for name in ("counter.journal", "replay.journal"):
+            replay.check(state / name)
         saved = learner.checkpoints(state / "learner")
         if saved and learner.newest(state / "learner") is None:
             raise ValueError(f"none of {len(saved)} checkpoints of the learner is whole")
@@ -212,17 +210,16 @@ def _checked(args: argparse.Namespace, actors: int, steps: int | None) -> tuple[
 
 def _check_room(run: Run) -> None:
     """Raises UsageError unless replay can hold the whole run."""
-    from eve_acme.agent import storage
-    from eve_acme.launch.engines import specs
+    from eve_acme.embedded.replay import Replay
 
     task = tasks.parse(run.plan.task)
     steps = run.plan.episodes * task.settings["size"] if task.is_deep_sea else 0
     if run.steps is not None:
         steps = min(steps, run.steps) if steps else run.steps
     environment = tasks.compact(task, tasks.load(task, seed=0))
+    megabytes = run.plan.config.replay_megabytes
     try:
-        most = storage.most_steps(run.plan.config, specs(environment))
-        storage.check_size(run.plan.config, most, steps)
+        Replay(environment.observation_spec(), megabytes * 2**20).check(steps)
     except ReplayFull as error:
         raise UsageError(str(error)) from None
 

@@ -108,8 +108,8 @@ class View:
         return "-" if not difference or seconds <= 0 else f"{difference / seconds:.1f}"
 
     def _samples_per_insert(self) -> str:
-        samples, inserts = self._difference("samples"), self._difference("inserts")
-        return "-" if not samples or not inserts else f"{samples / inserts:.0f}"
+        rounds, steps = self._difference("rounds"), self._difference("steps_read")
+        return "-" if not rounds or not steps else f"{self._ratio * rounds / steps:.0f}"
 
     def _left(self) -> str:
         seconds = self._seen[-1]["time"] - self._seen[0]["time"]

@@ -84,7 +84,7 @@ def alive(pid):
 def check_accounts(directory):
     """n, replay, counter and journal tell the same story; gives the summary."""
     summary = json.loads((directory / "summary.json").read_text())
-    records = [r for _, r in journal.read(directory / "state" / "replay" / "journal")]
+    records = [r for _, r in journal.read(directory / "state" / "replay.journal")]
     assert len({(r["actor"], r["index"]) for r in records}) == len(records) == summary["episodes"]
     steps = sum(len(r["episode"]["actions"]) for r in records)
     assert steps == summary["env_steps"] == summary["replay_size"] == summary["n"] - 1
@@ -116,7 +116,7 @@ def test_it_ends_by_itself(tmp_path, kind):
 
 def test_interrupted_it_saves_and_resumes(tmp_path):
     out = tmp_path / "run"
-    process = start(*TINY, "--episodes", "100000", "--replay-megabytes", "9999", "--out", str(out))
+    process = start(*TINY, "--episodes", "100000", "--out", str(out))
     wait_for(lambda: (status(out) or {}).get("rounds"))
     process.send_signal(signal.SIGINT)
     text = finish(process, 30)
@@ -148,7 +148,7 @@ def test_interrupted_it_saves_and_resumes(tmp_path):
 
 def test_a_killed_launcher_leaves_nothing_behind(tmp_path):
     out = tmp_path / "run"
-    process = start(*TINY, "--episodes", "100000", "--replay-megabytes", "9999", "--out", str(out))
+    process = start(*TINY, "--episodes", "100000", "--out", str(out))
     wait_for(lambda: (status(out) or {}).get("episodes"))
     nodes = pids(out)
     assert len(nodes) == 7 and all(alive(pid) for pid in nodes)
@@ -159,7 +159,7 @@ def test_a_killed_launcher_leaves_nothing_behind(tmp_path):
 
 def test_threads_stop_at_a_signal(tmp_path):
     out = tmp_path / "run"
-    words = ["--episodes", "100000", "--replay-megabytes", "9999", "--launch-type", "local_mt"]
+    words = ["--episodes", "100000", "--launch-type", "local_mt"]
     process = start(*TINY, *words, "--out", str(out))
     wait_for(lambda: (status(out) or {}).get("rounds"))
     process.terminate()
@@ -205,7 +205,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         (["--actors", "0"], "--actors: got 0, allowed is a whole number from 1 to 1000"),
         (["--steps", "-1"], "--steps: got -1, allowed is a whole number from 1"),
         (["--port", str(port)], f"({port} is in use)"),
-        (["--replay-megabytes", "1", "--episodes", "10000"], "replay_megabytes: got 1"),
+        (["--replay-megabytes", "1", "--episodes", "10000"], "replay_megabytes: got 1, which"),
         (["--resume", str(tmp_path / "none")], "allowed is the DIR of an earlier run"),
         (["--out", "/proc/none"], "--out: got '/proc/none'"),
     ):
@@ -265,44 +265,53 @@ def test_the_ticket_of_an_actor_that_is_gone_is_given_to_another(tmp_path, monke
     assert counter.ticket(1, 0) == 1
 
 
-def test_replay_takes_an_episode_once_and_comes_back_whole(tmp_path):
-    from eve_acme.launch.nodes.replay import Replay
+def test_replay_takes_an_episode_once_and_sends_what_a_learner_does_not_know(tmp_path):
+    from eve_acme.launch.nodes import replay as node
 
     class Address:
         def resolve(self):
             return f"localhost:{portpicker.pick_unused_port()}"
 
     run = make_run(tmp_path)
-    episode = dict(
-        observations=np.arange(6, dtype=np.int32),
-        actions=np.zeros(5, np.int64),
-        rewards=np.zeros(5, np.float32),
-        discounts=np.array([1, 1, 1, 1, 0], np.float32),
-    )
     summary = dict(length=5)
 
-    def size_of(replay, expected):
-        replay._writer.start()
-        wait_for(lambda: replay.status()["size"] >= expected, 20)
-        return replay.status()["size"]
+    def episode(i):
+        return dict(
+            observations=np.arange(6, dtype=np.int32) + i,
+            actions=np.zeros(5, np.int64),
+            rewards=np.full(5, i, np.float32),
+            discounts=np.array([1, 1, 1, 1, 0], np.float32),
+        )
 
-    replay = Replay(run, Address())
+    replay = node.Replay(run, Address())
+    replay._feeder.start()
     assert replay.last(0) is None
-    for _ in range(2):
-        assert replay.submit(0, 0, episode, summary)
-    assert size_of(replay, 5) == 5
-    replay.save()
-    marker = json.loads((run.state / "replay" / "marker.json").read_text())
-    assert marker["checkpoint"] is not None
-    assert replay.submit(1, 0, episode, summary)  # Accepted; perhaps held by the limiter.
+    for _ in range(2):  # The answer to the first call was lost.
+        assert replay.submit(0, 0, episode(0), summary)
+    assert replay.submit(1, 0, episode(1), summary)
+    assert not replay.submit(0, 1, episode(2), summary)  # Two wait to be learnt.
+    assert replay.status()["size"] == 10
+    number = replay.connect(0)
+    got = node.read(f"localhost:{replay._server.port}")
+    first = next(got)
+    np.testing.assert_array_equal(first["place"], [[number, 0]])
+    np.testing.assert_array_equal(first["observations"], np.arange(6))
+    np.testing.assert_array_equal(first["discounts"], [1, 1, 1, 1, 0])
+    replay.learnt(1)
+    assert replay.submit(0, 1, episode(2), summary)
     replay.finish()
     replay._server.stop()
 
-    replay = Replay(run, Address())
-    assert replay.last(0) == (0, summary) and replay.last(1) == (0, summary)
-    assert replay.submit(1, 0, episode, summary)
-    # The limiter lets 8 steps in, and two more, before a sample is drawn.
-    assert size_of(replay, 9) in (9, 10)
+    replay = node.Replay(run, Address())  # Killed, and started again.
+    replay._feeder.start()
+    assert replay.last(0) == (1, summary) and replay.last(1) == (0, summary)
+    assert replay.submit(1, 0, episode(1), summary) and replay.status()["size"] == 15
+    number = replay.connect(1)  # A learner that knows one of the three.
+    got = node.read(f"localhost:{replay._server.port}")
+    for i in (1, 2):
+        data = next(got)
+        np.testing.assert_array_equal(data["place"], [[number, i]])
+        np.testing.assert_array_equal(data["rewards"], np.full(5, i))
     replay.finish()
     replay._server.stop()
 

@@ -41,7 +41,6 @@ def make_program(task: str, actors: int, directory: str) -> Any:
     """Acme's own layout, builder, learner, adder and actor, at 120 samples an insert."""
     import haiku as hk
     import jax.numpy as jnp
-    import rlax
     from acme import specs, wrappers
     from acme.agents.jax import dqn
     from acme.jax import networks as networks_lib
@@ -65,12 +64,6 @@ def make_program(task: str, actors: int, directory: str) -> Any:
             init=lambda key: network.init(key, dummy), apply=network.apply
         )
 
-    def policy(network: Any) -> Any:
-        def act(params: Any, key: Any, observation: Any, epsilon: Any) -> Any:
-            return rlax.epsilon_greedy(epsilon).sample(key, network.apply(params, observation))
-
-        return act
-
     config = dqn.DQNConfig(
         batch_size=12,
         num_sgd_steps_per_step=10,
@@ -86,7 +79,7 @@ def make_program(task: str, actors: int, directory: str) -> Any:
         environment_factory=make_environment,
         network_factory=make_network,
         builder=dqn.DQNBuilder(config, loss),
-        policy_network=policy,
+        policy_network=dqn.behavior_policy,
         num_actors=actors,
         checkpointing_config=distributed_layout.CheckpointingConfig(directory=directory),
     ).build()

@@ -14,7 +14,7 @@ from eve_acme.launch.runlog import RunLog
 
 LOOK_SECONDS = 0.5
 STALL_SECONDS = 20.0
-SETTLE_SECONDS = 4.0
+SETTLE_SECONDS = 5.0
 
 
 class Coordinator(Node):
@@ -81,8 +81,7 @@ class Coordinator(Node):
             loss=learner.get("loss"),
             replay_size=replay.get("size"),
             replay_bytes=replay.get("bytes"),
-            samples=replay.get("samples"),
-            inserts=replay.get("inserts"),
+            steps_read=learner.get("steps_read"),
             recent_return=recorder.recent_return if recorder.returns else None,
             bad_fraction=recorder.bad_fraction if recorder.bad else None,
             evaluation=(seen["evaluator"] or {}).get("total"),
@@ -143,7 +142,6 @@ class Coordinator(Node):
         """Saves, writes the files of the run, and sends everybody home."""
         self._ask("counter", "close")
         self._ask("learner", "save")
-        self._ask("replay", "save")
         seen = self._look()
         self._log.status(self._status(seen))
         self._log.close()

@@ -1,4 +1,4 @@
-"""The learner node: learns the rounds that replay lets it draw, and serves the posterior."""
+"""The learner node: reads every episode once, learns as lock-step would, serves the posterior."""
 
 import pathlib
 import pickle
@@ -7,7 +7,18 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from eve_acme.launch.nodes.base import Node, Run, key_of, make_environment, make_network
+import dm_env
+import numpy as np
+
+from eve_acme.launch.nodes import replay as replay_node
+from eve_acme.launch.nodes.base import (
+    Node,
+    Run,
+    key_of,
+    make_environment,
+    make_network,
+    seed_of,
+)
 from eve_acme.launch.recorder import write_atomically
 from eve_acme.launch.remote import Remote, Stopped
 
@@ -16,25 +27,31 @@ KEPT = 3
 
 
 class Learner(Node):
-    """Around `EVELearner`: its data, its checkpoints, its end."""
+    """Around `EVELearner`: its data, its checkpoints, its end.
+
+    Its memory is not part of a checkpoint: a learner that comes back reads all episodes again, and
+    then learns the rounds that its checkpoint does not have.
+    """
 
     def __init__(self, run: Run, replay: Any, reverb_address: Any, counter: Any):
-        import reverb
         from acme import specs
         from acme.utils import loggers
 
         from eve_acme.agent.builder import EVEBuilder
+        from eve_acme.embedded.replay import Replay, Windows
 
         super().__init__()
         self._counter = Remote("counter", counter, self._stop)
         self._replay = Remote("replay", replay, self._stop)
+        self._reverb = reverb_address.resolve()
         self._directory = run.state / "learner"
+        self._config = config = run.plan.config
         _, environment = make_environment(run, seed=0)
         self._burning_in = True
-        self._config = run.plan.config
-        self._builder = EVEBuilder(self._config, episodes_so_far=self._episodes)
-        self._client = reverb.Client(reverb_address.resolve())
-        self._learner = self._builder.make_learner(
+        self._memory = Replay(environment.observation_spec(), config.replay_megabytes * 2**20)
+        self._windows = Windows(config.n_step, config.discount, config.subsample)
+        self._episodes_read = 0
+        self._learner = EVEBuilder(config, episodes_so_far=self._episodes).make_learner(
             random_key=key_of(run.plan.seed, "learner", 0),
             networks=make_network(run, environment),
             dataset=self._rounds(),
@@ -44,13 +61,15 @@ class Learner(Node):
         saved = newest(self._directory)
         if saved is not None:
             self._learner.restore(saved)
+        part = 1 + self._learner.rounds
+        self._rng = np.random.default_rng(seed_of(run.plan.seed, "learner", 0, part))
         self._waiting: str | None = None
         self._error: BaseException | None = None
 
     def get_variables(self, names: list[str]) -> list[Any]:
         """The posterior, for actors."""
         if not self._learner.rounds:
-            self._learner.n = max(self._learner.n, 1 + self._replay.status()["size"])
+            self._learner.n = 1 + self._memory.size
         return self._learner.get_variables(names)
 
     def status(self) -> dict[str, Any]:
@@ -59,6 +78,7 @@ class Learner(Node):
         return dict(
             rounds=self._learner.rounds,
             n=self._learner.n,
+            steps_read=self._memory.size,
             waiting=self._waiting,
             **({k: float(v) for k, v in metrics._asdict().items()} if metrics else {}),
         )
@@ -97,24 +117,52 @@ class Learner(Node):
                 self._error = error
 
     def _rounds(self) -> Iterator[Any]:
-        """Rounds from replay, through the deaths of its server."""
-        from eve_acme.agent.replay import rounds_due
-
+        """The rounds of all episodes, through the deaths of the replay node."""
         while not self._stop.is_set():
             self._waiting = "replay does not answer"
-            self._replay.status()  # Waits for it to be there.
-            try:
-                self._waiting = "no data: the rate limiter waits for actors"
-                for data in self._builder.make_dataset_iterator(self._client):
-                    self._waiting = None
-                    # A server that came back from its checkpoint has forgotten the samples since,
-                    # and gives them out again.
-                    if self._learner.rounds < rounds_due(self._config, data.steps):
-                        yield data
-                    self._waiting = "no data: the rate limiter waits for actors"
-            except Exception as error:  # TensorFlow has a class for each way of losing a server.
-                print(f"learner: replay went away ({str(error)[:200]})", flush=True)
+            number = self._replay.connect(self._episodes_read)
+            episodes = replay_node.read(self._reverb)
+            while not self._stop.is_set():
+                self._waiting = "no episode: it waits for actors"
+                try:
+                    episode = next(episodes)
+                except Exception as error:  # TensorFlow has a class for each way of losing it.
+                    print(f"learner: replay went away ({str(error)[:200]})", flush=True)
+                    break
+                self._waiting = None
+                feed, i = (int(x) for x in episode["place"][0])
+                if feed != number:
+                    continue
+                if i != self._episodes_read:
+                    print(f"learner: got episode {i} for {self._episodes_read}", flush=True)
+                    break
+                yield from self._rounds_of(episode)
+                self._episodes_read += 1
+                self._replay.learnt(self._episodes_read)
+            episodes.close()
             self._stop.wait(0.2)
+
+    def _rounds_of(self, episode: dict[str, Any]) -> Iterator[Any]:
+        """Step by step into memory; after each step the rounds that are due, as in lock-step."""
+        import jax
+
+        from eve_acme.agent.replay import Round, rounds_due
+
+        config, steps = self._config, len(episode["actions"])
+        shape = (config.batches_per_step, config.batch_size)
+
+        def observation(t: int) -> Any:
+            return jax.tree_util.tree_map(lambda leaf: leaf[t], episode["observations"])
+
+        for t in range(steps):
+            kind = dm_env.StepType.LAST if t == steps - 1 else dm_env.StepType.MID
+            after = dm_env.TimeStep(
+                kind, episode["rewards"][t], episode["discounts"][t], observation(t + 1)
+            )
+            for transition in self._windows.add(observation(t), episode["actions"][t], after):
+                self._memory.add(transition)
+            while self._learner.rounds < rounds_due(config, self._memory.size):
+                yield Round(self._memory.sample(self._rng, shape), self._memory.size)
 
     def _episodes(self) -> int:
         """Episodes of the run, asked for only while it matters."""

@@ -1,29 +1,29 @@
-"""The replay node: a Reverb server, and the one writer of its table.
+"""The replay node: a journal of all episodes, and a Reverb queue that brings them to the learner.
 
 Actors hand over whole episodes. An episode is in the journal before its actor is told so, and is
-then written to the table at the pace that Reverb's rate limiter allows. The table's checkpoint is
-made between two episodes, by the thread that writes them, and notes how far the journal was
-written; a server that died comes back as its last checkpoint and the rest of the journal. So no
-episode is lost or counted twice, whichever process dies when.
+counted once however often it is sent. From there it goes through a Reverb table that holds one
+trajectory at a time and lets each be sampled once. Whenever a learner connects, it says how many
+episodes it knows, and is sent the rest: after its own death all of them, after the server's those
+that were on the way. So nothing is lost or learnt twice, whichever process dies when.
+
+(Uniform sampling in Reverb, a hundred and twenty times for each step, costs far more than learning
+from the samples; see `eve bench distributed`. Every trajectory is therefore read once, and the
+learner samples from its own memory.)
 """
 
 import contextlib
-import json
 import pathlib
-import queue
-import shutil
 import threading
-import time
 from typing import Any
 
-import dm_env
 import numpy as np
 
 from eve_acme.launch import journal
 from eve_acme.launch.nodes.base import Node, Run, make_environment
-from eve_acme.launch.recorder import write_json
 
-CHECKPOINT_SECONDS = 30.0
+QUEUE = "eve_episodes"
+AHEAD = 2
+"""Episodes that may be with replay and not learnt yet: one that is being learnt, one that waits."""
 WAIT_SECONDS = 2.0
 """How long an actor's call waits for room before it is told to ask again."""
 
@@ -33,150 +33,171 @@ class Replay(Node):
 
     def __init__(self, run: Run, reverb_address: Any):
         import reverb
-        from acme import specs
-
-        from eve_acme.agent import replay, storage
-        from eve_acme.agent.builder import EVEBuilder
 
         super().__init__()
-        self._directory = run.state / "replay"
-        self._directory.mkdir(parents=True, exist_ok=True)
         _, environment = make_environment(run, seed=0)
-        spec = specs.make_environment_spec(environment)
-        builder = EVEBuilder(run.plan.config)
-        self._table = replay.TABLE
-        self._bytes = storage.item_bytes(spec)
-        self._last: dict[int, tuple[int, dict[str, Any]]] = {}
-        self._lock = threading.Lock()
-        self._queue: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
-        self._room = threading.Semaphore(2)  # One that is being written, one that waits.
-        self._checkpointed = time.monotonic()
-        saved = read_marker(self._directory)
-        self._written = saved["offset"]
-        self._folder = self._directory / f"reverb-{time.time_ns()}"
-        old = self._directory / saved["checkpoint"] if saved["checkpoint"] else None
         self._server = reverb.Server(
-            builder.make_replay_tables(spec),
+            [reverb.Table.queue(QUEUE, max_size=1, signature=signature(environment))],
             port=int(reverb_address.resolve().rpartition(":")[2]),
-            checkpointer=reverb.checkpointers.DefaultCheckpointer(
-                str(self._folder), fallback_checkpoint_path=str(old) if old else None
-            ),
         )
         self._client = reverb.Client(f"localhost:{self._server.port}")
-        self._adder = builder.make_adder(self._client, spec)
-        path = self._directory / "journal"
-        for end, record in journal.read(path):
-            self._last[record["actor"]] = (record["index"], record["summary"])
-            if end > self._written:
-                self._queue.put((end, record))
-        self._journal = journal.Journal(path)
-        self._backlog = self._accepted = self._queue.qsize()
-        self._done = 0
-        self._writer = threading.Thread(target=self._write, daemon=True)
+        self._path = run.state / "replay.journal"
+        self._last: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._places = [0]  # Where each episode begins in the journal, and where the last one ends.
+        self._steps = 0
+        for end, record in journal.read(self._path):
+            self._note(end, record)
+        self._journal = journal.Journal(self._path)
+        self._changed = threading.Condition()
+        self._feeding: tuple[int, int] | None = None  # Which feed it is, and the next episode.
+        self._learnt = 0
+        self._feeder = threading.Thread(target=self._feed, daemon=True)
 
     def submit(self, actor: int, index: int, episode: dict[str, Any], summary: Any) -> bool:
         """Takes an episode, once; False if there is no room yet, and it is to be sent again."""
-        if self._has(actor, index):
-            return True
-        if not self._room.acquire(timeout=WAIT_SECONDS):
-            return False
-        with self._lock:
-            if self._has(actor, index):  # The same call, made twice, waited twice.
-                self._room.release()
+        with self._changed:
+            if self._has(actor, index):
                 return True
-            record = dict(actor=actor, index=index, episode=episode, summary=summary)
-            end = self._journal.append(record)
-            self._last[actor] = (index, summary)
-            self._queue.put((end, record))
-            self._accepted += 1
-        return True
+            if not self._changed.wait_for(self._room, timeout=WAIT_SECONDS):
+                return False
+            if not self._has(actor, index):  # The same call, made twice, waited twice.
+                record = dict(actor=actor, index=index, episode=episode, summary=summary)
+                self._note(self._journal.append(record), record)
+                self._changed.notify_all()
+            return True
 
     def last(self, actor: int) -> tuple[int, dict[str, Any]] | None:
         """The newest episode that an actor has handed over: its index and summary."""
         return self._last.get(actor)
 
+    def connect(self, known: int) -> int:
+        """A learner that knows so many episodes is to be sent the others; gives the feed's number.
+
+        What an earlier feed has left in the queue bears that feed's number.
+        """
+        self._client.reset(QUEUE)
+        with self._changed:
+            number = 1 + (self._feeding[0] if self._feeding else 0)
+            self._feeding, self._learnt = (number, known), known
+            self._changed.notify_all()
+        return number
+
+    def learnt(self, episodes: int) -> None:
+        """The learner has learnt all of the first so many episodes."""
+        with self._changed:
+            self._learnt = max(self._learnt, episodes)
+            self._changed.notify_all()
+
     def status(self) -> dict[str, Any]:
-        """Reverb's own account of the table, and what waits to be written to it."""
-        info = self._client.server_info()[self._table]
-        limiter = info.rate_limiter_info
+        """What there is, and how much of it waits for the learner."""
         return dict(
-            size=info.current_size,
-            bytes=info.current_size * self._bytes,
-            inserts=limiter.insert_stats.completed,
-            samples=limiter.sample_stats.completed,
-            waiting=self._accepted - self._done,
+            size=self._steps, bytes=self._journal.end, waiting=self._episodes() - self._learnt
         )
 
     def run(self) -> None:
-        self._writer.start()
+        self._feeder.start()
         self._stop.wait()
-        self._server.stop()  # Sends home a writer that is held by the limiter, and the reader.
-        self._writer.join(timeout=5.0)
+        self._server.stop()  # Sends home a feeder that waits for the learner, and the learner.
+        self._feeder.join(timeout=5.0)
+        self._journal.sync()
         self._journal.close()
 
-    def save(self) -> None:
-        """Makes the checkpoint due now, and waits for it a while."""
-        self._checkpointed = -CHECKPOINT_SECONDS
-        deadline = time.monotonic() + 3.0
-        while self._checkpointed < 0 and time.monotonic() < deadline and not self._stop.wait(0.02):
-            pass
+    def _episodes(self) -> int:
+        return len(self._places) - 1
+
+    def _note(self, end: int, record: dict[str, Any]) -> None:
+        self._places.append(end)
+        self._last[record["actor"]] = (record["index"], record["summary"])
+        self._steps += len(record["episode"]["actions"])
 
     def _has(self, actor: int, index: int) -> bool:
         last = self._last.get(actor)
         return last is not None and index <= last[0]
 
-    def _write(self) -> None:
-        with contextlib.suppress(RuntimeError):  # The server stopped; the journal has the episode.
+    def _room(self) -> bool:
+        return self._episodes() - self._learnt < AHEAD
+
+    def _feed(self) -> None:
+        with contextlib.suppress(RuntimeError):  # The server stopped; the journal has everything.
             while not self._stop.is_set():
-                self._checkpoint_if_due()
-                try:
-                    end, record = self._queue.get(timeout=0.05)
-                except queue.Empty:
-                    continue
-                self._add(record["episode"])
-                self._written = end
-                self._done += 1
-                if self._backlog:
-                    self._backlog -= 1
-                else:
-                    self._room.release()
+                with self._changed:
+                    if not self._changed.wait_for(self._has_next, timeout=0.2):
+                        continue
+                    assert self._feeding is not None
+                    number, i = self._feeding
+                    place = self._places[i]
+                _, record = next(journal.read(self._path, place))
+                write(self._client, record["episode"], number, i)
+                with self._changed:
+                    if self._feeding == (number, i):
+                        self._feeding = (number, i + 1)
 
-    def _add(self, episode: dict[str, Any]) -> None:
-        observations, discounts = episode["observations"], episode["discounts"]
-        self._adder.add_first(dm_env.restart(_row(observations, 0)))
-        steps = len(discounts)
-        for i in range(steps):
-            kind = dm_env.StepType.LAST if i == steps - 1 else dm_env.StepType.MID
-            after = dm_env.TimeStep(
-                kind, episode["rewards"][i], discounts[i], _row(observations, i + 1)
-            )
-            self._adder.add(episode["actions"][i], after)
-
-    def _checkpoint_if_due(self) -> None:
-        if time.monotonic() - self._checkpointed < CHECKPOINT_SECONDS:
-            return
-        self._journal.sync()
-        path = pathlib.Path(self._client.checkpoint())
-        marker = dict(checkpoint=str(path.relative_to(self._directory)), offset=self._written)
-        write_json(self._directory / "marker.json", marker)
-        for folder in self._directory.glob("reverb-*"):
-            for other in folder.iterdir():
-                if other != path:
-                    shutil.rmtree(other, ignore_errors=True)
-            if folder != self._folder:
-                shutil.rmtree(folder, ignore_errors=True)
-        self._checkpointed = time.monotonic()
+    def _has_next(self) -> bool:
+        return self._feeding is not None and self._feeding[1] < self._episodes()
 
 
-def _row(tree: Any, i: int) -> Any:
+def signature(environment: Any) -> dict[str, Any]:
+    """The trajectories: an episode's columns, with its last observation and where it belongs."""
+    import jax
+    import tensorflow as tf
+
+    def column(spec: Any) -> Any:
+        return tf.TensorSpec((None, *spec.shape), spec.dtype)
+
+    return dict(
+        observations=jax.tree_util.tree_map(column, environment.observation_spec()),
+        actions=tf.TensorSpec((None,), np.int32),
+        rewards=tf.TensorSpec((None,), np.float32),
+        discounts=tf.TensorSpec((None,), np.float32),
+        place=tf.TensorSpec((1, 2), np.int64),
+    )
+
+
+def write(client: Any, episode: dict[str, Any], number: int, i: int) -> None:
+    """Puts an episode into the queue; returns when it is there."""
     import jax
 
-    return jax.tree_util.tree_map(lambda leaf: np.asarray(leaf[i]), tree)
+    steps = len(episode["actions"])
+    place = np.array([number, i], np.int64)
+    with client.trajectory_writer(num_keep_alive_refs=steps + 1) as writer:
+        for t in range(steps + 1):
+            step = dict(
+                observations=jax.tree_util.tree_map(
+                    lambda leaf, t=t: np.asarray(leaf[t]), episode["observations"]
+                )
+            )
+            if t < steps:
+                step["actions"] = np.int32(episode["actions"][t])
+                step["rewards"] = np.float32(episode["rewards"][t])
+                step["discounts"] = np.float32(episode["discounts"][t])
+            if t == 0:
+                step["place"] = place
+            writer.append(step)
+        history = writer.history
+        trajectory = dict(
+            observations=jax.tree_util.tree_map(lambda c: c[:], history["observations"]),
+            place=history["place"][:1],
+            **{name: history[name][:steps] for name in ("actions", "rewards", "discounts")},
+        )
+        writer.create_item(QUEUE, priority=1.0, trajectory=trajectory)
+        writer.flush()
 
 
-def read_marker(directory: pathlib.Path) -> dict[str, Any]:
-    """Which checkpoint is the newest whole one, and how much of the journal it holds."""
-    path = directory / "marker.json"
-    if not path.exists():
-        return dict(checkpoint=None, offset=0)
-    return json.loads(path.read_text())
+def read(address: str) -> Any:
+    """Episodes out of the queue, each as a dict of arrays, without end."""
+    import reverb
+
+    dataset = reverb.TrajectoryDataset.from_table_signature(
+        server_address=address,
+        table=QUEUE,
+        max_in_flight_samples_per_worker=1,
+        num_workers_per_iterator=1,
+    )
+    for sample in dataset.as_numpy_iterator():
+        yield sample.data
+
+
+def check(path: pathlib.Path) -> None:
+    """Raises JournalCorrupt if a journal is damaged."""
+    for _ in journal.read(path):
+        pass
