@@ -7,6 +7,7 @@ import shutil
 import time
 from typing import Any
 
+from eve_acme import saved
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.recorder import Recorder, write_atomically
 
@@ -21,6 +22,7 @@ def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.P
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     engine.save(temporary)
+    _save_agent(temporary, engine)
     write_atomically(temporary / "recorder.pkl", pickle.dumps(recorder))
     os.replace(temporary, folder)
     link = directory / f".{LINK}.{os.getpid()}"
@@ -32,14 +34,21 @@ def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.P
     return folder
 
 
-def read(directory: pathlib.Path, engine: Any) -> Recorder:
-    """Restores the engine, and gives the recorder back."""
+def _save_agent(folder: pathlib.Path, engine: Any) -> None:
+    """Writes what `eve_acme.load` reads: the agent alone, without its replay."""
+    environment = engine.environment
+    spec, actions = environment.observation_spec(), environment.action_spec()
+    saved.save(folder, engine.config, engine.posterior(), spec, actions.num_values)
+
+
+def read(directory: pathlib.Path, engine: Any, field: str = "--resume") -> Recorder:
+    """Restores the engine, and gives the recorder back; `field` is what the user gave."""
     folder = directory / LINK
     try:
         engine.restore(folder)
         return pickle.loads((folder / "recorder.pkl").read_bytes())
     except Exception as error:  # Whatever a damaged pickle may raise.
         raise UsageError(
-            f"--resume: got {str(directory)!r}, whose checkpoint cannot be read ({error!r}); "
+            f"{field}: got {str(directory)!r}, whose checkpoint cannot be read ({error!r}); "
             "allowed is the DIR of a run that was interrupted or has ended"
         ) from None
