@@ -21,6 +21,8 @@ from eve_acme.types import Array, Params
 _ACTIVATIONS: dict[str, Any] = {"leaky_relu": jax.nn.leaky_relu, "relu": jax.nn.relu}
 TABLE = "table"
 """Name of the module whose rows a one-hot input selects."""
+MOST_ROWS = 1_000_000
+"""States of an integer observation from which on it is read as a number."""
 
 
 class Network(NamedTuple):
@@ -82,11 +84,16 @@ def make_networks(environment_spec: Any, config: EVEConfig | None = None) -> Net
 
 
 def is_index(observation: Any) -> bool:
-    """Whether an observation spec is a bounded integer scalar."""
+    """Whether an observation spec is a bounded integer scalar, to be read as one-hot.
+
+    Its least value may be -1 (no input). Bounds that a table could not hold are no bounds.
+    """
     return (
         isinstance(observation, specs.BoundedArray)
         and observation.shape == ()
         and np.issubdtype(observation.dtype, np.integer)
+        and int(observation.minimum) >= -1
+        and int(observation.maximum) < MOST_ROWS
     )
 
 

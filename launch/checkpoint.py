@@ -15,13 +15,28 @@ KEPT = 2
 LINK = "checkpoint"
 
 
+class CannotSave(Exception):
+    """The environment is of a kind that no checkpoint can hold."""
+
+
 def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.Path:
-    """Saves engine and recorder; a crash on the way leaves the checkpoint before."""
+    """Saves engine and recorder; a crash on the way leaves the checkpoint before.
+
+    Raises CannotSave, after the agent alone was saved, if the environment cannot be pickled.
+    """
     folder = directory / "checkpoints" / f"{engine.env_steps:012d}-{time.time_ns()}"
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    engine.save(temporary)
+    try:
+        engine.save(temporary)
+    except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        _save_agent(directory, engine)
+        raise CannotSave(
+            f"no checkpoint, since the environment cannot be pickled ({error}); the agent alone "
+            f"is in {directory / saved.FILE}"
+        ) from None
     _save_agent(temporary, engine)
     write_atomically(temporary / "recorder.pkl", pickle.dumps(recorder))
     os.replace(temporary, folder)
