@@ -8,10 +8,10 @@
 
 from typing import Any
 
-from eve_acme.checks import InputError
+from eve_acme.checks import Diverged, InputError
 from eve_acme.config import PRESETS, ConfigError, EVEConfig
 from eve_acme.epistemic import make_epistemic
-from eve_acme.networks import Network, from_functions, make_networks
+from eve_acme.networks import Network, from_functions, from_transformed, make_networks
 from eve_acme.posterior import Posterior
 from eve_acme.saved import Agent, load, save
 from eve_acme.types import Transition
@@ -21,6 +21,7 @@ __all__ = [
     "PRESETS",
     "Agent",
     "ConfigError",
+    "Diverged",
     "EVEBuilder",
     "EVEConfig",
     "InputError",
@@ -28,6 +29,7 @@ __all__ = [
     "Posterior",
     "Transition",
     "from_functions",
+    "from_transformed",
     "load",
     "make_epistemic",
     "make_learner",

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from eve_acme import saved
+from eve_acme.checks import Diverged
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.recorder import Recorder, write_atomically
 
@@ -30,6 +31,9 @@ def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.P
     temporary.mkdir(parents=True)
     try:
         engine.save(temporary)
+    except Diverged:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         _save_agent(directory, engine)

@@ -4,11 +4,13 @@ import argparse
 import fcntl
 import os
 import pathlib
+import shutil
 import signal
 import sys
 import time
 from typing import Any
 
+from eve_acme.checks import Diverged, InputError
 from eve_acme.launch import checkpoint, engines, options, plots, tasks
 from eve_acme.launch import plan as plan_lib
 from eve_acme.launch.baselines import NAMES
@@ -99,12 +101,26 @@ def run(args: argparse.Namespace) -> int:
         else:
             recorder = checkpoint.read(directory, engine)
         return _Run(plan, directory, engine, recorder).train(args.quiet)
+    except InputError as error:
+        raise UsageError(str(error)) from None
+    except Diverged as error:
+        return _diverged(error, directory)
     except OSError as error:
         raise UsageError(
             f"--out: got {str(directory)!r}, allowed is a folder that can be written ({error})"
         ) from None
     finally:
         engine.close()
+
+
+def _diverged(error: Diverged, directory: pathlib.Path) -> int:
+    """Keeps the batch beside the last good checkpoint, and says so; gives the exit code."""
+    kept = shutil.move(error.path, directory / "diverged.npz")
+    message = str(error).replace(error.path, str(kept))
+    good = directory / checkpoint.LINK
+    last = f"the last good checkpoint is {good}" if good.exists() else "no checkpoint was made yet"
+    print(f"eve: {message}; {last}", file=sys.stderr)
+    return 1
 
 
 class _Run:
