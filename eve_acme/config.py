@@ -11,6 +11,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "bootstrap": ("posterior", "mean"),
     "bootstrap_sample": ("transition", "batch"),
     "first_layer": ("by_action", "shared"),
+    "torso": ("auto", "none", "dqn", "impala"),
     "activation": ("leaky_relu", "relu"),
     "acting": ("thompson", "epsilon_greedy", "greedy"),
 }
@@ -73,6 +74,10 @@ class EVEConfig:
     activation: str = option("leaky_relu", "activation of the hidden layers")
     first_layer: str = option(
         "by_action", "a first layer for each action, or one torso shared by all (the paper's)"
+    )
+
+    torso: str = option(
+        "auto", "convolutions before the first layer; 'auto' = dqn for images (uint8, rank 3)"
     )
 
     # Learning.

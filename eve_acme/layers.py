@@ -126,9 +126,10 @@ class Gradients:
 
 def gradients(network: Network, params: Params, x: jax.Array, actions: Array) -> Gradients:
     """Values and gradients of a batch: `x [B, ...]`, `actions [B]`."""
+    one = jax.tree_util.tree_map(lambda leaf: leaf[0], x)
     layers = {
         name: layer
-        for name, layer in dense_layers(network.value, params, x[0], actions[0]).items()
+        for name, layer in dense_layers(network.value, params, one, actions[0]).items()
         if len(layer.output_shape) == 1 and set(params[name]) <= {"w", "b"}
     }
     rest = {name: value for name, value in params.items() if name not in layers}

@@ -1,12 +1,15 @@
-"""Q-networks: the MLP of bsuite's agents in two forms, and a wrapper for anybody's own.
+"""Q-networks: the MLP of bsuite's agents in two forms, before it a torso for images, and wrappers
+for anybody's own.
 
 In the paper all actions share one torso. Then taking one action in a state also shrinks the
 posterior of the others, and an untried action looks as certain as the one that was taken.
 `first_layer='by_action'` gives each action its own first layer (later layers stay shared): the
 network reads the pair (state, action), so an untried action keeps the spread of the prior.
+(Convolutions, which all actions share, stand before it: only their part of the prior is common.)
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import haiku as hk
@@ -15,12 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
-from eve_acme.config import EVEConfig
+from eve_acme import images
+from eve_acme.config import ConfigError, EVEConfig
 from eve_acme.types import Array, Params
 
 _ACTIVATIONS: dict[str, Any] = {"leaky_relu": jax.nn.leaky_relu, "relu": jax.nn.relu}
 TABLE = "table"
 """Name of the module whose rows a one-hot input selects."""
+MOST_ROWS = 1_000_000
+"""States of an integer observation from which on it is read as a number."""
 
 
 class Network(NamedTuple):
@@ -28,12 +34,13 @@ class Network(NamedTuple):
 
     Attributes:
       init: `key -> params`.
-      encode: `observation -> x`, what the two functions below read.
+      encode: `observation -> x`, what the two functions below read: an array, or a tree of them.
       apply: `(params, x) -> q [num_actions]`.
       value: `(params, x, action) -> q` of that action alone.
       num_actions: how many actions there are.
       table: for one-hot inputs, makes this network with another number of rows in its first
         layer, whose `x` are then indices of rows; None for all other inputs.
+      leaky: whether its units are known to have a gradient everywhere.
     """
 
     init: Callable[[jax.Array], Params]
@@ -42,6 +49,7 @@ class Network(NamedTuple):
     value: Callable[[Params, jax.Array, Array], jax.Array]
     num_actions: int
     table: Callable[[int], "Network"] | None = None
+    leaky: bool = False
 
 
 class RowLinear(hk.Module):
@@ -67,26 +75,46 @@ def look_up(w: jax.Array, row: jax.Array) -> jax.Array:
 
 
 def make_networks(environment_spec: Any, config: EVEConfig | None = None) -> Network:
-    """The MLP for an environment's specs (Acme's `EnvironmentSpec`, or any with its fields).
+    """The network for an environment's specs (Acme's `EnvironmentSpec`, or any with its fields).
 
     An integer scalar observation with a maximum is read as one-hot: its value selects a row of
-    the first layer. Every other observation is flattened into one vector.
+    the first layer. An image (uint8, `[height, width, channels]`) passes the config's torso. Every
+    other observation, a tree of arrays too, is flattened into one vector.
     """
     config = config or EVEConfig()
     actions, observation = environment_spec.actions, environment_spec.observations
     check_discrete(actions)
+    network = _make(config, observation, int(actions.num_values))
+    return network._replace(leaky=config.activation == "leaky_relu")
+
+
+def _make(config: EVEConfig, observation: Any, num_actions: int) -> Network:
     if is_index(observation):
-        return _table_mlp(config, int(observation.maximum) + 1, int(actions.num_values))
+        return _table_mlp(config, int(observation.maximum) + 1, num_actions)
+    torso = config.torso
+    if torso == "auto":
+        torso = "dqn" if images.is_image(observation) else "none"
+    if torso != "none":
+        if len(getattr(observation, "shape", ())) != 3:
+            raise ConfigError(
+                f"torso: got {torso!r} for observations of {observation}, allowed is none or auto"
+            )
+        return _image_mlp(config, torso, observation.shape, num_actions)
     size = sum(int(np.prod(spec.shape)) for spec in jax.tree_util.tree_leaves(observation))
-    return _dense_mlp(config, size, int(actions.num_values))
+    return _dense_mlp(config, size, num_actions)
 
 
 def is_index(observation: Any) -> bool:
-    """Whether an observation spec is a bounded integer scalar."""
+    """Whether an observation spec is a bounded integer scalar, to be read as one-hot.
+
+    Its least value may be -1 (no input). Bounds that a table could not hold are no bounds.
+    """
     return (
         isinstance(observation, specs.BoundedArray)
         and observation.shape == ()
         and np.issubdtype(observation.dtype, np.integer)
+        and int(observation.minimum) >= -1
+        and int(observation.maximum) < MOST_ROWS
     )
 
 
@@ -103,15 +131,40 @@ def from_functions(
 ) -> Network:
     """A network of your own: `init(key)` and `apply(params, observation) -> [num_actions]`.
 
-    The parameters are a dict by module name, such as Haiku and Flax make it. Layers of a Haiku
-    network that are `hk.Linear` get the fast path; everything else the general one.
+    For one observation, without a batch axis. The parameters are any tree; with a dict by module
+    name, as Haiku makes it, layers that are `hk.Linear` get the fast path; everything else gets the
+    general one.
     """
+    if not isinstance(jax.eval_shape(init, jax.random.PRNGKey(0)), Mapping):
+        return from_functions(
+            init=lambda key: {"network": init(key)},
+            apply=lambda params, x: apply(params["network"], x),
+            num_actions=num_actions,
+        )
     return Network(
         init=init,
         encode=lambda observation: observation,
         apply=apply,
         value=lambda params, x, action: apply(params, x)[action],
         num_actions=num_actions,
+    )
+
+
+def from_transformed(transformed: hk.Transformed, environment_spec: Any) -> Network:
+    """A Haiku network of your own: `hk.transform(lambda observation: q [num_actions])`.
+
+    For one observation, without a batch axis, as the environment's spec has it.
+    """
+    check_discrete(environment_spec.actions)
+    if "rng" in inspect.signature(transformed.apply).parameters:
+        transformed = hk.without_apply_rng(transformed)
+    dummy = jax.tree_util.tree_map(
+        lambda spec: np.zeros(spec.shape, spec.dtype), environment_spec.observations
+    )
+    return from_functions(
+        init=lambda key: transformed.init(key, dummy),
+        apply=transformed.apply,
+        num_actions=int(environment_spec.actions.num_values),
     )
 
 
@@ -131,7 +184,7 @@ def _torso(
     return hk.Linear(outputs, name="output")(h)
 
 
-def _pure(forward: Callable[[jax.Array], jax.Array]) -> tuple[Any, Any]:
+def _pure(forward: Callable[..., jax.Array]) -> tuple[Any, Any]:
     return hk.without_apply_rng(hk.transform(forward))
 
 
@@ -169,6 +222,43 @@ def _dense_mlp(config: EVEConfig, size: int, num_actions: int) -> Network:
 
     dummy = jnp.zeros(size * num_actions if by_action else size)
     return Network(lambda key: init(key, dummy), encode, apply, value, num_actions)
+
+
+def _image_mlp(
+    config: EVEConfig, torso: str, shape: tuple[int, ...], num_actions: int
+) -> Network:
+    """Convolutions, then the dense MLP on what they give."""
+    by_action = config.first_layer == "by_action"
+
+    def forward(image: jax.Array, one_hot: jax.Array) -> jax.Array:
+        """`[..., outputs]` for actions as one-hot `[..., num_actions]`; the torso runs once."""
+        h = images.TORSOS[torso](image, _ACTIVATIONS[config.activation])
+        fan_in = h.size + by_action
+        if by_action:
+            h = jnp.append(h, 1.0)
+            h = jnp.reshape(one_hot[..., None] * h, (*one_hot.shape[:-1], -1))
+        return _torso(
+            config, lambda u: hk.Linear(u, w_init=_fan_in(fan_in), name="first"), outputs, h
+        )
+
+    outputs = 1 if by_action else num_actions
+    init, pure = _pure(forward)
+    eye = jnp.eye(num_actions)
+
+    def value(params: Params, x: jax.Array, action: Array) -> jax.Array:
+        q = pure(params, x, jax.nn.one_hot(action, num_actions))
+        return q[0] if by_action else q[action]
+
+    def apply(params: Params, x: jax.Array) -> jax.Array:
+        q = pure(params, x, eye)
+        return q[:, 0] if by_action else q
+
+    def encode(observation: jax.Array) -> jax.Array:
+        scale = 255.0 if observation.dtype == jnp.uint8 else 1.0
+        return observation.astype(jnp.float32) / scale
+
+    dummy = jnp.zeros(shape)
+    return Network(lambda key: init(key, dummy, eye[0]), encode, apply, value, num_actions)
 
 
 def _table_mlp(

@@ -64,7 +64,7 @@ def values_and_std(
     grads = _of_all_actions(network, posterior.mean, x)
     along = grads.project_square(posterior_lib.variances(config, posterior))
     total = _sum(jax.tree_util.tree_map(jnp.multiply, _shares(config, grads), along))
-    shape = (len(x), network.num_actions)
+    shape = (-1, network.num_actions)
     return grads.q.reshape(shape), jnp.sqrt(total).reshape(shape)
 
 
@@ -72,7 +72,7 @@ def perturbed_values(
     config: EVEConfig, network: Network, mean: Params, perturbation: Params, x: jax.Array
 ) -> jax.Array:
     """Linearised values `[num_actions]` of the sample `mean + perturbation`, at one x."""
-    grads = _of_all_actions(network, mean, x[None])
+    grads = _of_all_actions(network, mean, jax.tree_util.tree_map(lambda leaf: leaf[None], x))
     along = grads.project(perturbation)
     return grads.q + _sum(
         jax.tree_util.tree_map(lambda s, v: jnp.sqrt(s) * v, _shares(config, grads), along)
@@ -81,8 +81,10 @@ def perturbed_values(
 
 def _of_all_actions(network: Network, mean: Params, x: jax.Array) -> layers.Gradients:
     """Values and gradients for all actions of a batch `x [B, ...]`: `B * num_actions` examples."""
-    actions = jnp.tile(jnp.arange(network.num_actions), len(x))
-    return layers.gradients(network, mean, jnp.repeat(x, network.num_actions, axis=0), actions)
+    num = network.num_actions
+    repeated = jax.tree_util.tree_map(lambda leaf: jnp.repeat(leaf, num, axis=0), x)
+    size = len(jax.tree_util.tree_leaves(repeated)[0]) // num
+    return layers.gradients(network, mean, repeated, jnp.tile(jnp.arange(num), size))
 
 
 def _shares(config: EVEConfig, grads: layers.Gradients) -> Params:

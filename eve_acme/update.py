@@ -158,7 +158,7 @@ def begin_round(
     k, batch_size = batches.r_t.shape
     bootstrap: Any = ()
     if config.bootstrap == "posterior":
-        x = batches.o_t[0, 0]
+        x = jax.tree_util.tree_map(lambda leaf: leaf[0, 0], batches.o_t)
         if config.predictive == "linear":
             bootstrap = jax.random.normal(bootstrap_key, (k, batch_size, network.num_actions))
         elif config.bootstrap_sample == "transition":

@@ -7,6 +7,8 @@ import shutil
 import time
 from typing import Any
 
+from eve_acme import saved
+from eve_acme.checks import Diverged
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.recorder import Recorder, write_atomically
 
@@ -14,13 +16,32 @@ KEPT = 2
 LINK = "checkpoint"
 
 
+class CannotSave(Exception):
+    """The environment is of a kind that no checkpoint can hold."""
+
+
 def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.Path:
-    """Saves engine and recorder; a crash on the way leaves the checkpoint before."""
+    """Saves engine and recorder; a crash on the way leaves the checkpoint before.
+
+    Raises CannotSave, after the agent alone was saved, if the environment cannot be pickled.
+    """
     folder = directory / "checkpoints" / f"{engine.env_steps:012d}-{time.time_ns()}"
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    engine.save(temporary)
+    try:
+        engine.save(temporary)
+    except Diverged:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        _save_agent(directory, engine)
+        raise CannotSave(
+            f"no checkpoint, since the environment cannot be pickled ({error}); the agent alone "
+            f"is in {directory / saved.FILE}"
+        ) from None
+    _save_agent(temporary, engine)
     write_atomically(temporary / "recorder.pkl", pickle.dumps(recorder))
     os.replace(temporary, folder)
     link = directory / f".{LINK}.{os.getpid()}"
@@ -32,14 +53,21 @@ def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.P
     return folder
 
 
-def read(directory: pathlib.Path, engine: Any) -> Recorder:
-    """Restores the engine, and gives the recorder back."""
+def _save_agent(folder: pathlib.Path, engine: Any) -> None:
+    """Writes what `eve_acme.load` reads: the agent alone, without its replay."""
+    environment = engine.environment
+    spec, actions = environment.observation_spec(), environment.action_spec()
+    saved.save(folder, engine.config, engine.posterior(), spec, actions.num_values)
+
+
+def read(directory: pathlib.Path, engine: Any, field: str = "--resume") -> Recorder:
+    """Restores the engine, and gives the recorder back; `field` is what the user gave."""
     folder = directory / LINK
     try:
         engine.restore(folder)
         return pickle.loads((folder / "recorder.pkl").read_bytes())
     except Exception as error:  # Whatever a damaged pickle may raise.
         raise UsageError(
-            f"--resume: got {str(directory)!r}, whose checkpoint cannot be read ({error!r}); "
+            f"{field}: got {str(directory)!r}, whose checkpoint cannot be read ({error!r}); "
             "allowed is the DIR of a run that was interrupted or has ended"
         ) from None

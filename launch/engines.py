@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 from eve_acme import config as config_lib
+from eve_acme.checks import InputError
 from eve_acme.launch import tasks
 from eve_acme.launch.baselines import BaselineEngine
 from eve_acme.launch.errors import UsageError
@@ -14,7 +15,7 @@ from eve_acme.types import ReplayFull
 
 
 def make(plan: Plan) -> Any:
-    """The engine; raises UsageError if the run does not fit in its replay."""
+    """The engine; raises UsageError if network or replay do not fit the environment."""
     task = tasks.parse(plan.task)
     raw = _logged(task, plan.seed)
     if plan.agent != "eve":
@@ -22,12 +23,12 @@ def make(plan: Plan) -> Any:
     from eve_acme.networks import make_networks
 
     environment = tasks.compact(task, raw)
-    network = make_networks(specs(environment), plan.config)
     steps = plan.episodes * task.settings["size"] if task.is_deep_sea else 0
     if plan.config.subsample:
         steps //= plan.config.n_step + 1
     engine: Any = None
     try:
+        network = make_networks(specs(environment), plan.config)
         if plan.engine == "acme":
             from eve_acme.agent.run import AcmeEngine
 
@@ -37,7 +38,7 @@ def make(plan: Plan) -> Any:
 
             engine = Engine(environment, network, plan.config, plan.seed)
         engine.check_room(max(steps, plan.config.min_replay))
-    except ReplayFull as error:
+    except (ReplayFull, InputError, config_lib.ConfigError) as error:
         if engine is not None:
             engine.close()
         raise UsageError(str(error)) from None

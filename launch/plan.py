@@ -61,15 +61,15 @@ def from_args(args: argparse.Namespace) -> Plan:
     )
 
 
-def from_directory(directory: pathlib.Path) -> Plan:
-    """The plan that a folder's config.json holds; raises UsageError."""
+def from_directory(directory: pathlib.Path, field: str = "--resume") -> Plan:
+    """The plan that a folder's config.json holds; raises UsageError about `field`."""
     try:
         saved = json.loads((directory / "config.json").read_text())
         values = {field.name: saved[field.name] for field in dataclasses.fields(Plan)}
         return Plan(**{**values, "config": config_lib.from_dict(values["config"])})
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"--resume: got {str(directory)!r}, allowed is the DIR of an earlier run ({error})"
+            f"{field}: got {str(directory)!r}, allowed is the DIR of an earlier run ({error})"
         ) from None
 
 

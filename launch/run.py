@@ -2,11 +2,13 @@
 
 import argparse
 import pathlib
+import shutil
 import signal
 import sys
 import time
 from typing import Any
 
+from eve_acme.checks import Diverged, InputError
 from eve_acme.launch import checkpoint, engines, options, plots, tasks
 from eve_acme.launch import plan as plan_lib
 from eve_acme.launch.baselines import NAMES
@@ -23,6 +25,7 @@ EXAMPLES = """examples:
   eve run deep_sea/10 --episodes 10000 --seed 3 --out DIR
   eve run deep_sea:size=50
   eve run deep_sea:size=20 --agent dqn
+  eve run --env gymnasium:CartPole-v1 --episodes 300
   eve run --resume DIR
 """
 
@@ -43,6 +46,11 @@ def add_parser(commands: Any) -> None:
         nargs="?",
         help="a bsuite id such as deep_sea/10, or settings such as deep_sea:size=30 "
         "(default: deep_sea/0, the 10x10 Deep Sea)",
+    )
+    parser.add_argument(
+        "--env",
+        help="in the place of TASK, any environment with discrete actions: gymnasium:ID, gym:ID, "
+        "or package.module:function, which gives one of dm_env or Gymnasium",
     )
     parser.add_argument("--agent", choices=("eve", *NAMES), help="others than eve are bsuite's")
     parser.add_argument(
@@ -74,6 +82,10 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The command; gives the exit code."""
+    if args.env is not None:
+        if args.task is not None:
+            raise UsageError(f"--env: got {args.env!r}, allowed is none with TASK {args.task!r}")
+        args.task = args.env
     if args.resume is None:
         plan = plan_lib.from_args(args)
         name = f"{plan_lib.folder_name(plan.task)}-{plan.agent}-seed{plan.seed}"
@@ -88,12 +100,26 @@ def run(args: argparse.Namespace) -> int:
         else:
             recorder = checkpoint.read(directory, engine)
         return _Run(plan, directory, engine, recorder).train(args.quiet)
+    except InputError as error:
+        raise UsageError(str(error)) from None
+    except Diverged as error:
+        return _diverged(error, directory)
     except OSError as error:
         raise UsageError(
             f"--out: got {str(directory)!r}, allowed is a folder that can be written ({error})"
         ) from None
     finally:
         engine.close()
+
+
+def _diverged(error: Diverged, directory: pathlib.Path) -> int:
+    """Keeps the batch beside the last good checkpoint, and says so; gives the exit code."""
+    kept = shutil.move(error.path, directory / "diverged.npz")
+    message = str(error).replace(error.path, str(kept))
+    good = directory / checkpoint.LINK
+    last = f"the last good checkpoint is {good}" if good.exists() else "no checkpoint was made yet"
+    print(f"eve: {message}; {last}", file=sys.stderr)
+    return 1
 
 
 class _Run:
@@ -165,7 +191,10 @@ class _Run:
 
     def _checkpoint(self) -> None:
         if hasattr(self._engine, "save") and self._engine.can_save:
-            checkpoint.write(self._directory, self._engine, self._recorder)
+            try:
+                checkpoint.write(self._directory, self._engine, self._recorder)
+            except checkpoint.CannotSave as error:
+                print(f"eve: {error}", file=sys.stderr)
 
     def _write(self) -> None:
         plan, recorder, engine = self._plan, self._recorder, self._engine
@@ -194,7 +223,7 @@ class _Run:
         if recorder.returns:
             plots.write_curve(self._directory / "curve.png", recorder, title)
         self._checkpoint()
-        _show(title, summary, self._directory, hasattr(engine, "save"))
+        _show(title, summary, self._directory, (self._directory / checkpoint.LINK).exists())
 
 
 def _show(title: str, summary: dict[str, Any], directory: pathlib.Path, resumable: bool) -> None:

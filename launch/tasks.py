@@ -1,4 +1,5 @@
-"""Tasks by name: bsuite's ids (`deep_sea/10`) and settings (`deep_sea:size=30`)."""
+"""Tasks by name: bsuite's ids (`deep_sea/10`) and settings (`deep_sea:size=30`), and environments
+from outside (`gymnasium:CartPole-v1`, `package.module:function`; see `external`)."""
 
 import ast
 import inspect
@@ -9,18 +10,20 @@ import dm_env
 import numpy as np
 
 from eve_acme.environments import OneHotAsIndex
+from eve_acme.launch import external
 from eve_acme.launch.errors import UsageError
 
 DEEP_SEA = ("deep_sea", "deep_sea_stochastic")
 DEEP_SEA_SIZES = (2, 200)
+EXTERNAL = "external"
 
 
 class Task(NamedTuple):
-    """A bsuite experiment with its settings.
+    """A bsuite experiment with its settings, or an environment from outside.
 
     Attributes:
       name: as the user wrote it.
-      experiment: bsuite's name of the experiment.
+      experiment: bsuite's name of the experiment; EXTERNAL for others.
       settings: keyword arguments of bsuite's loader.
       bsuite_id: the id in bsuite's sweep with just these settings, if there is one.
       episodes: how long bsuite runs it.
@@ -43,8 +46,13 @@ def parse(name: str) -> Task:
 
     experiment, separator, rest = name.partition("/" if "/" in name else ":")
     if experiment not in bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT:
+        if external.is_external(name):
+            return Task(name, EXTERNAL, {"environment": name}, None, external.EPISODES)
         known = ", ".join(bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT)
-        raise UsageError(f"task: got {name!r}, allowed is EXPERIMENT/INDEX, EXPERIMENT of {known}")
+        raise UsageError(
+            f"task: got {name!r}, allowed is gymnasium:ID, MODULE:FUNCTION, or EXPERIMENT/INDEX "
+            f"with EXPERIMENT of {known}"
+        )
     ids = [i for i in sweep.SWEEP if i.startswith(experiment + sweep.SEPARATOR)]
     settings: dict[str, Any]
     bsuite_id: str | None
@@ -62,9 +70,11 @@ def parse(name: str) -> Task:
 
 
 def load(task: Task, seed: int) -> dm_env.Environment:
-    """The task's raw bsuite environment, its own randomness seeded."""
+    """The task's raw environment, its own randomness seeded."""
     from bsuite import bsuite
 
+    if task.experiment == EXTERNAL:
+        return external.load(task.name, seed)
     try:
         environment = bsuite.load(task.experiment, task.settings)
     except (TypeError, ValueError, OSError) as error:

@@ -12,7 +12,7 @@ from acme import core, specs
 from acme.adders import Adder
 from acme.utils import counting, loggers
 
-from eve_acme import acting
+from eve_acme import acting, checks
 from eve_acme.agent import replay, storage
 from eve_acme.agent.actor import Behaviour, EVEActor
 from eve_acme.agent.learner import EVELearner
@@ -88,7 +88,8 @@ class EVEBuilder:
         replay_client: reverb.Client | None = None,
         counter: counting.Counter | None = None,
     ) -> EVELearner:
-        """The learner."""
+        """The learner; raises InputError if the network does not fit the environment."""
+        checks.check_network(networks, environment_spec.observations, environment_spec.actions)
 
         def steps_in_replay() -> int:
             assert replay_client is not None

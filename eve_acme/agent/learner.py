@@ -11,6 +11,7 @@ import numpy as np
 from acme import core
 from acme.utils import counting, loggers
 
+from eve_acme import checks
 from eve_acme.agent import replay, storage
 from eve_acme.agent.actor import POSTERIOR
 from eve_acme.config import EVEConfig
@@ -61,6 +62,7 @@ class EVELearner(core.Learner):
         self._episodes_so_far = episodes_so_far or self._counted_episodes
         self._logger = logger or loggers.make_default_logger("learner", save_data=False)
         self._lock = threading.Lock()
+        self._guard = checks.LossGuard()
         self._state = self._learner.init(jnp.asarray(jax.random.key_data(random_key)))
         self._timestamp: float | None = None
         self.n = 1
@@ -83,6 +85,8 @@ class EVELearner(core.Learner):
                 self._state, batches, self.n, explore
             )
             self.rounds += 1
+            minibatches = self.rounds * self._config.batches_per_step
+            self._guard.add(minibatches, self.metrics.loss, batches)
         self._report()
 
     def _burning_in(self) -> bool:
@@ -112,8 +116,12 @@ class EVELearner(core.Learner):
         return [jax.device_get(posterior)] * len(names)
 
     def save(self) -> dict[str, Any]:
-        """Everything, PRNG key included, as numpy arrays: enough to go on bit for bit."""
+        """Everything, PRNG key included, as numpy arrays: enough to go on bit for bit.
+
+        Raises Diverged if a loss was not finite, so that the checkpoint before stays the last.
+        """
         with self._lock:
+            self._guard.flush()
             return dict(
                 state=jax.tree_util.tree_map(np.array, self._state), n=self.n, rounds=self.rounds
             )
@@ -121,6 +129,7 @@ class EVELearner(core.Learner):
     def restore(self, state: dict[str, Any]) -> None:
         """Goes back to where `save` was called."""
         with self._lock:
+            self._guard.clear()
             self._state = jax.tree_util.tree_map(jnp.array, state["state"])
             self.n = int(state["n"])
             self.rounds = int(state["rounds"])

@@ -23,6 +23,7 @@ import reverb
 from acme import specs
 from acme.adders.reverb import NStepTransitionAdder
 
+from eve_acme import checks
 from eve_acme.agent.storage import most_steps, stored_spec
 from eve_acme.config import EVEConfig
 from eve_acme.types import Transition
@@ -110,14 +111,19 @@ class Adder(NStepTransitionAdder):
         self._gamma = config.discount
         self._every = rounds_per_item(config)
         self._stored = stored_spec(environment_spec)
+        self._check = checks.TimestepCheck(environment_spec.observations)
         self._ending = False
         self._closed = False
+        self._steps = 0
         self.items = 0
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
+        self._check(timestep, self._steps)
         super().add_first(timestep._replace(observation=self._observation(timestep)))
 
     def add(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = ()) -> None:
+        self._steps += 1
+        self._check(next_timestep, self._steps)
         self._ending = next_timestep.last()
         timestep = next_timestep._replace(
             observation=self._observation(next_timestep),

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from eve_acme import checks
 from eve_acme.acting import compiled_policy
 from eve_acme.config import EVEConfig
 from eve_acme.embedded.replay import Replay, Windows
@@ -33,6 +34,10 @@ class Engine:
     def __init__(
         self, environment: dm_env.Environment, network: Network, config: EVEConfig, seed: int
     ):
+        observation_spec, actions = environment.observation_spec(), environment.action_spec()
+        checks.check_network(network, observation_spec, actions)
+        self._check = checks.TimestepCheck(observation_spec)
+        self._guard = checks.LossGuard()
         self.config = config
         self.network = network
         self.environment = environment
@@ -41,7 +46,7 @@ class Engine:
         learner_key, self._acting_key = jax.random.split(jax.random.PRNGKey(seed))
         self._rng = np.random.default_rng(seed)
         self._state = self._learner.init(learner_key)
-        self.replay = Replay(environment.observation_spec(), config.replay_megabytes * 2**20)
+        self.replay = Replay(observation_spec, config.replay_megabytes * 2**20)
         self._windows = Windows(config.n_step, config.discount, config.subsample)
         self._num_actions = network.num_actions
         self.parameters = num_parameters(jax.eval_shape(network.init, learner_key))
@@ -89,7 +94,8 @@ class Engine:
     def step(self) -> Episode | None:
         """One environment step with its learning; the episode, if it ended with it.
 
-        Raises ReplayFull before anything has happened.
+        Raises ReplayFull before anything has happened, InputError before a step that cannot be
+        learnt from gets into replay, and Diverged when a loss was not finite.
         """
         self.check_room(self.replay.size + self.config.n_step)
         if self._timestep is None:
@@ -98,6 +104,7 @@ class Engine:
         observation = self._timestep.observation
         action = self._act(observation)
         after = self.environment.step(action)
+        self._check(after, self.env_steps + 1)
         for transition in self._windows.add(observation, action, after):
             self.replay.add(transition)
         self.env_steps += 1
@@ -117,6 +124,7 @@ class Engine:
 
     def _begin_episode(self) -> None:
         self._timestep = self.environment.reset()
+        self._check(self._timestep, self.env_steps)
         self._episode_length, self._episode_return = 0, 0.0
         if not self._burning_in:
             self._plan_episode()
@@ -144,9 +152,14 @@ class Engine:
             self._state, batches, self.n, explore
         )
         self.learner_updates += config.batches_per_step
+        self._guard.add(self.learner_updates, self.metrics.loss, batches)
 
     def save(self, directory: pathlib.Path) -> None:
-        """Writes all of the run: enough to go on bit-exactly, also within an episode."""
+        """Writes all of the run: enough to go on bit-exactly, also within an episode.
+
+        Raises Diverged, and writes nothing, if the last loss was not finite.
+        """
+        self._guard.flush()
         saved = dict(
             state=jax.device_get(self._state),
             replay=self.replay.save(),
@@ -169,6 +182,7 @@ class Engine:
         """Goes back to where `save` was called. Unpickles: read only what you trust."""
         with open(directory / _FILE, "rb") as file:
             saved = pickle.load(file)
+        self._guard.clear()
         self._state, self._episode_plan, self._select_key = jax.tree_util.tree_map(
             jnp.asarray, (saved["state"], saved["plan"], saved["select_key"])
         )

@@ -1,0 +1,181 @@
+"""A trained agent as one file: posterior, config and specs, without pickles.
+
+    agent = eve_acme.load("runs/deep_sea-0-eve-seed0")
+    action = agent.act(observation)
+    values = agent.values(observation)       # values.mean, values.std, values.quantiles
+
+Needs JAX and Haiku alone: neither Acme nor Reverb nor TensorFlow nor the environment.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from dm_env import specs
+
+from eve_acme import checks
+from eve_acme.acting import compiled_policy
+from eve_acme.config import EVEConfig, from_dict
+from eve_acme.epistemic import LEVELS, SAMPLES, Values, make_epistemic
+from eve_acme.networks import Network, make_networks
+from eve_acme.posterior import Posterior
+
+FILE = "agent.npz"
+
+
+class Agent:
+    """A network with its posterior: acts, and says how sure it is of each action's value.
+
+    Observations are as `observation_spec` has them: one, or a batch along a leading axis.
+    """
+
+    def __init__(
+        self, config: EVEConfig, network: Network, posterior: Posterior, observation_spec: Any
+    ):
+        self.config = config
+        self.network = network
+        self.posterior = posterior
+        self.observation_spec = observation_spec
+        self._epistemic = make_epistemic(config, network)
+        greedy = dataclasses.replace(config, acting="greedy")
+        thompson = dataclasses.replace(config, acting="thompson")
+        self._greedy = compiled_policy(greedy, network)
+        self._thompson = compiled_policy(thompson, network)
+
+    def act(self, observation: Any, key: jax.Array | None = None) -> int:
+        """An action for one observation: greedy on the posterior's mean, or on its sample `key`.
+
+        Give the same key for a whole episode to explore as in training.
+        """
+        shape = checks.batch_shape(self.observation_spec, observation)
+        if shape:
+            raise checks.InputError(f"observation: got a batch of {shape}, allowed is one")
+        policy = self._greedy if key is None else self._thompson
+        key = jax.random.PRNGKey(0) if key is None else key
+        return int(policy.select(policy.plan(self.posterior, key), observation, key))
+
+    def values(
+        self,
+        observations: Any,
+        num: int = SAMPLES,
+        levels: Sequence[float] = LEVELS,
+        seed: int = 0,
+    ) -> Values:
+        """Mean, epistemic standard deviation and quantiles of each action's value."""
+        batch, single = self._batch(observations)
+        key = jax.random.PRNGKey(seed)
+        mean, std, quantiles = self._epistemic.values(key, self.posterior, batch, num, levels)
+        if single:
+            return Values(mean[0], std[0], quantiles[:, 0])
+        return Values(mean, std, quantiles)
+
+    def value_samples(self, key: jax.Array, observations: Any, num: int) -> jax.Array:
+        """Posterior samples of the values, `[num, B, num_actions]` (no B for one observation)."""
+        batch, single = self._batch(observations)
+        samples = self._epistemic.value_samples(key, self.posterior, batch, num)
+        return samples[:, 0] if single else samples
+
+    def _batch(self, observations: Any) -> tuple[Any, bool]:
+        single = not checks.batch_shape(self.observation_spec, observations)
+        observations = jax.tree_util.tree_map(np.asarray, observations)
+        if single:
+            observations = jax.tree_util.tree_map(lambda leaf: leaf[None], observations)
+        return observations, single
+
+
+def save(
+    directory: str | os.PathLike,
+    config: EVEConfig,
+    posterior: Posterior,
+    observation_spec: Any,
+    num_actions: int,
+) -> pathlib.Path:
+    """Writes the agent's file into a folder; gives its path."""
+    arrays = {name: np.asarray(leaf) for name, leaf in checks.leaves_with_names(posterior)}
+    about = dict(
+        config=dataclasses.asdict(config),
+        observations=_spec_to_json(observation_spec),
+        num_actions=int(num_actions),
+    )
+    path = pathlib.Path(directory) / FILE
+    temporary = path.with_name(f".{FILE}.{os.getpid()}")
+    with open(temporary, "wb") as file:
+        np.savez(file, about=json.dumps(about), **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    return path
+
+
+def load(directory: str | os.PathLike, network: Network | None = None) -> Agent:
+    """The agent that a folder of `eve run` (or of `save`) holds.
+
+    Args:
+      directory: the folder.
+      network: the agent's network, if it was not made by `make_networks`.
+    """
+    folder = pathlib.Path(directory)
+    paths = [path for path in (folder / "checkpoint" / FILE, folder / FILE) if path.exists()]
+    if not paths:
+        raise FileNotFoundError(
+            f"load: got {str(directory)!r}, allowed is the DIR of an 'eve run' that has saved, or "
+            f"a folder with {FILE}"
+        )
+    with np.load(paths[0], allow_pickle=False) as saved:
+        arrays = dict(saved)
+    about = json.loads(str(arrays.pop("about")))
+    config = from_dict(about["config"])
+    observations = _spec_from_json(about["observations"])
+    if network is None:
+        actions = specs.DiscreteArray(about["num_actions"])
+        environment_spec = types.SimpleNamespace(actions=actions, observations=observations)
+        network = make_networks(environment_spec, config)
+    return Agent(config, network, _posterior(network, arrays), observations)
+
+
+def _posterior(network: Network, arrays: dict[str, np.ndarray]) -> Posterior:
+    """Arrays by name as the posterior over a network's parameters; raises InputError."""
+    params = jax.eval_shape(network.init, jax.random.PRNGKey(0))
+    scalar: Any = jax.ShapeDtypeStruct((), np.float32)
+    shapes = Posterior(mean=params, fisher=params, weight=scalar, n=scalar, version=scalar)
+    named = checks.leaves_with_names(shapes)
+    for name, shape in named:
+        given = arrays[name].shape if name in arrays else None
+        if given != shape.shape:
+            raise checks.InputError(
+                f"saved posterior{name}: got shape {given}, allowed for this network is "
+                f"{shape.shape}"
+            )
+    structure = jax.tree_util.tree_structure(shapes)
+    return jax.tree_util.tree_unflatten(structure, [arrays[name] for name, _ in named])
+
+
+def _spec_to_json(spec: Any) -> Any:
+    """A tree of specs as JSON; tuples of all kinds become plain ones."""
+    if isinstance(spec, dict):
+        return {"dict": {name: _spec_to_json(value) for name, value in spec.items()}}
+    if isinstance(spec, list | tuple):
+        return {type(spec).__name__ if type(spec) is list else "tuple": [*map(_spec_to_json, spec)]}
+    leaf = {"shape": list(spec.shape), "dtype": np.dtype(spec.dtype).name}
+    if isinstance(spec, specs.BoundedArray) and np.issubdtype(spec.dtype, np.integer):
+        leaf |= {"minimum": np.min(spec.minimum).item(), "maximum": np.max(spec.maximum).item()}
+    return leaf
+
+
+def _spec_from_json(value: Any) -> Any:
+    if "dict" in value:
+        return {name: _spec_from_json(child) for name, child in value["dict"].items()}
+    if "list" in value:
+        return [_spec_from_json(child) for child in value["list"]]
+    if "tuple" in value:
+        return tuple(_spec_from_json(child) for child in value["tuple"])
+    shape, dtype = tuple(value["shape"]), np.dtype(value["dtype"])
+    if "minimum" in value:
+        return specs.BoundedArray(shape, dtype, value["minimum"], value["maximum"])
+    return specs.Array(shape, dtype)

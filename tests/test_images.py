@@ -1,0 +1,170 @@
+"""Networks for images and networks of others: shapes by hand, fast paths against the general."""
+
+import types
+
+import dm_env
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dm_env import specs
+
+from eve_acme import ConfigError, EVEConfig, from_functions, from_transformed, layers, make_networks
+from eve_acme.embedded import Engine
+from eve_acme.epistemic import make_epistemic
+from eve_acme.networks import num_parameters
+
+
+def _image_specs(shape=(16, 12, 2), num_actions=3):
+    return types.SimpleNamespace(
+        actions=specs.DiscreteArray(num_actions),
+        observations=specs.BoundedArray(shape, np.uint8, 0, 255),
+    )
+
+
+# Convolutions: weights and biases. What they leave of 16x12: /4 /2 (rounded up) and 64 channels,
+# or three times halved and 32 channels.
+DQN = 8 * 8 * 2 * 32 + 32 + 4 * 4 * 32 * 64 + 64 + 3 * 3 * 64 * 64 + 64
+IMPALA = (9 * 2 * 16 + 16 + 4 * (9 * 16 * 16 + 16)) + (
+    9 * 16 * 32 + 32 + 4 * (9 * 32 * 32 + 32) + 5 * (9 * 32 * 32 + 32)
+)
+
+
+@pytest.mark.parametrize(
+    "torso,convolutions,features",
+    [("auto", DQN, 2 * 2 * 64), ("dqn", DQN, 2 * 2 * 64), ("impala", IMPALA, 2 * 2 * 32)],
+)
+@pytest.mark.parametrize("form", ["by_action", "shared"])
+def test_parameter_counts_of_torsos(torso, convolutions, features, form):
+    network = make_networks(_image_specs(), EVEConfig(torso=torso, hidden=(7,), first_layer=form))
+    dense = features * 7 + 7 + 7 * 3 + 3
+    if form == "by_action":  # With a constant input for each action's own bias.
+        dense = 3 * (features + 1) * 7 + 7 + 7 + 1
+    params = jax.eval_shape(network.init, jax.random.PRNGKey(0))
+    assert num_parameters(params) == convolutions + dense
+
+
+def test_bytes_are_scaled_and_other_observations_are_not_images():
+    network = make_networks(_image_specs())
+    np.testing.assert_allclose(network.encode(jnp.full((16, 12, 2), 255, jnp.uint8)), 1.0)
+    flat = make_networks(_image_specs(), EVEConfig(torso="none"))
+    assert flat.encode(jnp.zeros((16, 12, 2), jnp.uint8)).shape == (16 * 12 * 2 + 1,)
+    vector = types.SimpleNamespace(
+        actions=specs.DiscreteArray(2), observations=specs.Array((4,), np.uint8)
+    )
+    assert make_networks(vector).encode(jnp.zeros(4, jnp.uint8)).shape == (5,)
+    with pytest.raises(ConfigError, match=r"torso: got 'dqn' for .*allowed is none"):
+        make_networks(vector, EVEConfig(torso="dqn"))
+
+
+def _close(a, b):
+    np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-5)
+
+
+def _compare_with_each_example(network, params, x, actions):
+    """All contractions of the fast path against gradients of each example by vmap."""
+    grads = layers.gradients(network, params, x, actions)
+    each = jax.vmap(jax.grad(network.value), in_axes=(None, 0, 0))(params, x, actions)
+    c = jnp.arange(len(actions)) - 1.5
+    tree_map = jax.tree_util.tree_map
+    tree_map(lambda a, g: _close(a, jnp.tensordot(c, g, 1)), grads.weighted(c), each)
+    tree_map(lambda a, g: _close(a, jnp.tensordot(c, g**2, 1)), grads.weighted_square(c), each)
+    tree = tree_map(lambda p: jnp.cos(jnp.arange(p.size)).reshape(p.shape), params)
+    along = tree_map(lambda g, t: (g * t).reshape(len(actions), -1).sum(1), each, tree)
+    tree_map(_close, grads.project(tree), along)
+
+
+@pytest.mark.parametrize("form", ["by_action", "shared"])
+@pytest.mark.parametrize("torso", ["dqn", "impala"])
+def test_gradients_of_a_torso_equal_those_of_each_example(form, torso):
+    config = EVEConfig(torso=torso, hidden=(6, 5), first_layer=form)
+    network = make_networks(_image_specs((9, 8, 1)), config)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (4, 9, 8, 1)).astype(np.uint8)
+    x = jax.vmap(network.encode)(images)
+    params = network.init(jax.random.PRNGKey(0))
+    _compare_with_each_example(network, params, x, jnp.array([0, 2, 1, 0]))
+    for i in range(3):
+        q = network.apply(params, x[0])
+        _close(network.value(params, x[0], i), q[i])
+
+
+def _somebodys(observation):
+    """Dense, convolutional, shared and bare parameters, on a tree of observations."""
+    image = hk.Conv2D(3, 3)(observation["image"])
+    h = jnp.concatenate([jnp.ravel(jax.nn.leaky_relu(image)), observation["x"]])
+    h = jax.nn.tanh(hk.Linear(6)(h))
+    twice = hk.Linear(6, with_bias=False)
+    h = twice(jax.nn.tanh(twice(h)))
+    scale = hk.get_parameter("scale", (), init=jnp.ones)
+    return hk.Linear(3)(hk.LayerNorm(-1, True, True)(h)) * scale
+
+
+TREE = types.SimpleNamespace(
+    actions=specs.DiscreteArray(3),
+    observations={"image": specs.Array((4, 4, 1), np.float32), "x": specs.Array((2,), np.float32)},
+)
+
+
+def _tree_batch(size, seed=0):
+    rng = np.random.default_rng(seed)
+    draw = lambda spec: rng.normal(size=(size, *spec.shape)).astype(np.float32)  # noqa: E731
+    return jax.tree_util.tree_map(draw, TREE.observations)
+
+
+@pytest.mark.parametrize("rng", [True, False])
+def test_gradients_of_a_haiku_network_of_others(rng):
+    transformed = hk.transform(_somebodys)
+    transformed = transformed if rng else hk.without_apply_rng(transformed)
+    network = from_transformed(transformed, TREE)
+    params = network.init(jax.random.PRNGKey(1))
+    _compare_with_each_example(network, params, _tree_batch(4), jnp.array([0, 2, 1, 0]))
+
+
+@pytest.mark.parametrize("predictive", ["linear", "network"])
+def test_a_network_of_others_learns_and_knows_its_spread(predictive):
+    """Rewards are +1 and -1 by the sign of the first number."""
+
+    class Sign(dm_env.Environment):
+        def __init__(self):
+            self._rng = np.random.default_rng(0)
+
+        def observation_spec(self):
+            return TREE.observations
+
+        def action_spec(self):
+            return TREE.actions
+
+        def reset(self):
+            self._x = self._rng.normal(size=2).astype(np.float32)
+            return dm_env.restart({"image": np.zeros((4, 4, 1), np.float32), "x": self._x})
+
+        def step(self, action):
+            reward = float(np.sign(self._x[0])) if action == 1 else 0.0
+            return dm_env.termination(reward, self.reset().observation)
+
+    network = from_transformed(hk.transform(_somebodys), TREE)
+    prior = "unit" if predictive == "linear" else "constant"
+    config = EVEConfig(predictive=predictive, prior=prior, min_replay=20, learning_rate=1e-2)
+    engine = Engine(Sign(), network, config, seed=0)
+    for _ in engine.episodes_until(120):
+        pass
+    states = {"image": np.zeros((2, 4, 4, 1), np.float32), "x": np.array([[1.0, 0], [-1.0, 0]])}
+    epistemic = make_epistemic(config, network)
+    values = epistemic.values(jax.random.PRNGKey(0), engine.posterior(), states)
+    assert values.mean[0, 1] > 0.5 and values.mean[1, 1] < -0.5
+    assert np.all(values.std > 0) and np.all(np.isfinite(values.std))
+
+
+def test_parameters_may_be_any_tree():
+    """A list of pairs, as other libraries make it."""
+    network = from_functions(
+        init=lambda key: [(jnp.ones((2, 3)), jnp.arange(3.0))],
+        apply=lambda params, x: x @ params[0][0] + params[0][1],
+        num_actions=3,
+    )
+    params = network.init(jax.random.PRNGKey(0))
+    np.testing.assert_allclose(network.apply(params, jnp.array([1.0, 2.0])), [3.0, 4.0, 5.0])
+    x = jnp.array([[1.0, 2.0], [0.5, -1.0], [3.0, 0.0], [0.0, 1.0]])
+    _compare_with_each_example(network, params, x, jnp.array([0, 2, 1, 0]))
