@@ -20,7 +20,7 @@ from eve_acme.launch.main import main
 from eve_acme.launch.nodes.base import Run, seed_of
 from eve_acme.launch.nodes.counter import OVER, WAIT, Counter
 from eve_acme.launch.plan import Plan
-from eve_acme.launch.program import address_names
+from eve_acme.launch.program import ADDRESSES
 
 ROOT = pathlib.Path(__file__).parent.parent
 TINY = ["deep_sea:size=5", "--burn-in-episodes", "5", "--min-replay", "16", "--hidden", "8"]
@@ -190,7 +190,7 @@ def test_a_node_that_cannot_live_ends_the_run(tmp_path):
     run = make_run(tmp_path / "run")
     (run.state / "counter.journal").mkdir(parents=True)  # A file is expected there.
     launch.write_config(run)
-    code = launch.supervised(run, launch.free_addresses(run, None), quiet=True)
+    code = launch.supervised(run, launch.free_addresses(None), quiet=True)
     assert code == 1
     assert not [pid for pid in pids(run.directory) if alive(pid)]
 
@@ -229,7 +229,7 @@ def test_addresses_are_those_of_the_program(tmp_path):
         for i, node in enumerate(nodes)
         for k in range(len(node.addresses))
     ]
-    assert sorted(names) == sorted(address_names(run))
+    assert sorted(names) == sorted(ADDRESSES.values())
     program.bind(built, {name: f"host-{name}:1" for name in names})
     assert built.groups["replay"][0].addresses[1].resolve() == "host-replay/0/1:1"
 

@@ -102,7 +102,8 @@ class Learner(Node):
 
         while not self._stop.is_set():
             self._waiting = "replay does not answer"
-            self._replay.status()  # Waits for it to be there.
+            size = self._replay.status()["size"]  # Waits for it to be there.
+            self._learner.n = max(self._learner.n, 1 + size)
             try:
                 self._waiting = "no data: the rate limiter waits for actors"
                 for data in self._builder.make_dataset_iterator(self._client):

@@ -21,6 +21,7 @@ import numpy as np
 
 from eve_acme.launch import journal
 from eve_acme.launch.nodes.base import Node, Run, make_environment
+from eve_acme.launch.nodes.counter import OVER
 from eve_acme.launch.recorder import write_json
 
 CHECKPOINT_SECONDS = 30.0
@@ -48,6 +49,7 @@ class Replay(Node):
         self._bytes = storage.item_bytes(spec)
         self._last: dict[int, tuple[int, dict[str, Any]]] = {}
         self._lock = threading.Lock()
+        self._closed = False
         self._queue: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
         self._room = threading.Semaphore(2)  # One that is being written, one that waits.
         self._checkpointed = time.monotonic()
@@ -74,22 +76,36 @@ class Replay(Node):
         self._done = 0
         self._writer = threading.Thread(target=self._write, daemon=True)
 
-    def submit(self, actor: int, index: int, episode: dict[str, Any], summary: Any) -> bool:
-        """Takes an episode, once; False if there is no room yet, and it is to be sent again."""
+    def submit(self, actor: int, index: int, episode: dict[str, Any], summary: Any) -> Any:
+        """Takes an episode, once; gives the newest one of the actor that it has, as `last` does.
+
+        None if there is no room yet, and it is to be sent again; OVER once the table is closed.
+        """
         if self._has(actor, index):
-            return True
+            return self._last[actor]
+        if self._closed:
+            return OVER
         if not self._room.acquire(timeout=WAIT_SECONDS):
-            return False
+            return None
         with self._lock:
-            if self._has(actor, index):  # The same call, made twice, waited twice.
+            if self._closed or self._has(actor, index):  # The same call, made twice, waited twice.
                 self._room.release()
-                return True
+                return self._last[actor] if self._has(actor, index) else OVER
             record = dict(actor=actor, index=index, episode=episode, summary=summary)
             end = self._journal.append(record)
             self._last[actor] = (index, summary)
             self._queue.put((end, record))
             self._accepted += 1
-        return True
+        return index, summary
+
+    def close(self) -> dict[int, tuple[int, dict[str, Any]]]:
+        """Takes no more episodes; gives the newest one of each actor.
+
+        Some of them may be unknown to the counter: of an actor whose host went away for good.
+        """
+        with self._lock:
+            self._closed = True
+            return dict(self._last)
 
     def last(self, actor: int) -> tuple[int, dict[str, Any]] | None:
         """The newest episode that an actor has handed over: its index and summary."""
