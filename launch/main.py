@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Any:
-    from eve_acme.launch import chaos, launch, node, options, report, run, spread, sweep
+    from eve_acme.launch import chaos, cluster, launch, node, options, report, run, spread, sweep
 
     parser = options.Parser(
         prog="eve",
@@ -40,7 +40,7 @@ def _parser() -> Any:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (run, launch, sweep, report, spread, chaos, node):
+    for command in (run, launch, sweep, report, spread, chaos, node, cluster):
         command.add_parser(commands)
     return parser
 
