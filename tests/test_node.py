@@ -6,6 +6,8 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
+import types
 
 import pytest
 from hosts import made, why_not
@@ -14,6 +16,7 @@ from test_program import TINY, check_accounts, make_run, status, wait_for
 from eve_acme.launch import launch, node
 from eve_acme.launch.main import main
 from eve_acme.launch.nodes import counter as counter_lib
+from eve_acme.launch.nodes import learner as learner_lib
 from eve_acme.launch.nodes.counter import Counter
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -171,3 +174,18 @@ def test_an_actor_is_given_the_index_that_nobody_uses(tmp_path, monkeypatch):
     counter.ticket(1, 0)
     monkeypatch.setattr(counter_lib.time, "monotonic", lambda: now + 70)
     assert [counter.lease(name) for name in ("c", "a", "b")] == [0, None, 1]
+
+
+def test_a_learner_notices_a_replay_that_was_replaced_without_a_word(monkeypatch):
+    """As when its host lost power: the connection stays open, and nothing comes."""
+    learner = learner_lib.Learner.__new__(learner_lib.Learner)
+    lives = ["reverb-1"]
+    learner._replay = types.SimpleNamespace(status=lambda: dict(life=lives[-1]))
+    now = time.monotonic()
+    learner._life, learner._heard = "reverb-1", now
+    learner._check_replay()
+    lives.append("reverb-2")
+    learner._check_replay()  # It was heard of just now.
+    monkeypatch.setattr(learner_lib.time, "monotonic", lambda: now + 21)
+    with pytest.raises(RuntimeError, match="replay is another"):
+        learner._check_replay()

@@ -1,5 +1,6 @@
 """The learner node: learns the rounds that replay lets it draw, and serves the posterior."""
 
+import contextlib
 import pathlib
 import pickle
 import threading
@@ -13,6 +14,8 @@ from eve_acme.launch.remote import Remote, Stopped
 
 CHECKPOINT_SECONDS = 10.0
 KEPT = 3
+SILENCE_SECONDS = 20.0
+"""Without data for so long, the learner asks whether replay is still the one it listens to."""
 
 
 class Learner(Node):
@@ -45,6 +48,8 @@ class Learner(Node):
         if saved is not None:
             self._learner.restore(saved)
         self._waiting: str | None = None
+        self._life: str | None = None
+        self._heard = time.monotonic()
         self._error: BaseException | None = None
 
     def get_variables(self, names: list[str]) -> list[Any]:
@@ -75,12 +80,26 @@ class Learner(Node):
     def run(self) -> None:
         worker = threading.Thread(target=self._learn, daemon=True)
         worker.start()
-        while worker.is_alive() and not self._stop.wait(0.2):
-            pass
+        with contextlib.suppress(Stopped):
+            while worker.is_alive() and not self._stop.wait(0.2):
+                self._check_replay()
         if self._error is not None:
             raise self._error
         worker.join(timeout=0.5)  # It may wait for data that does not come; nothing is lost.
         self.save()
+
+    def _check_replay(self) -> None:
+        """Raises if replay was started anew unnoticed, and so would never be heard of again.
+
+        A host that loses its power does not close its connections, and who only listens to one
+        cannot tell. What waits for it cannot be called back: the node has to start again.
+        """
+        if self._life is None or time.monotonic() - self._heard < SILENCE_SECONDS:
+            return
+        self._heard = time.monotonic()
+        life = self._replay.status()["life"]
+        if self._life not in (None, life):
+            raise RuntimeError(f"replay is another ({life}) than the one listened to")
 
     def _learn(self) -> None:
         saved = time.monotonic()
@@ -102,12 +121,13 @@ class Learner(Node):
 
         while not self._stop.is_set():
             self._waiting = "replay does not answer"
-            size = self._replay.status()["size"]  # Waits for it to be there.
-            self._learner.n = max(self._learner.n, 1 + size)
+            status = self._replay.status()  # Waits for it to be there.
+            self._learner.n = max(self._learner.n, 1 + status["size"])
+            self._life, self._heard = status["life"], time.monotonic()
             try:
                 self._waiting = "no data: the rate limiter waits for actors"
                 for data in self._builder.make_dataset_iterator(self._client):
-                    self._waiting = None
+                    self._waiting, self._heard = None, time.monotonic()
                     # A server that came back from its checkpoint has forgotten the samples since,
                     # and gives them out again.
                     if self._learner.rounds < rounds_due(self._config, data.steps):
@@ -115,6 +135,7 @@ class Learner(Node):
                     self._waiting = "no data: the rate limiter waits for actors"
             except Exception as error:  # TensorFlow has a class for each way of losing a server.
                 print(f"learner: replay went away ({str(error)[:200]})", flush=True)
+            self._life = None
             self._stop.wait(0.2)
 
     def _episodes(self) -> int:

@@ -121,6 +121,7 @@ class Replay(Node):
             inserts=limiter.insert_stats.completed,
             samples=limiter.sample_stats.completed,
             waiting=self._accepted - self._done,
+            life=self._folder.name,
         )
 
     def run(self) -> None:
