@@ -93,7 +93,7 @@ def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> lis
     run.directory.mkdir(parents=True, exist_ok=True)
     with locked(run.directory):
         launch_lib.write_config(run)
-        with Supervisor(run, launch_lib.free_addresses(run, None)) as supervisor:
+        with Supervisor(run, launch_lib.free_addresses(None)) as supervisor:
             kills: list[Kill] = []
             deadline = time.monotonic() + RECOVERY_SECONDS
             start = _wait(run, supervisor, deadline, lambda status: bool(status["rounds"]))

@@ -73,8 +73,8 @@ def add_parser(commands: Any) -> None:
 def launch(args: argparse.Namespace) -> int:
     """The command; gives the exit code."""
     run = _resumed(args) if args.resume else new(args)
-    _check_room(run)
-    addresses = free_addresses(run, args.port)
+    check_room(run)
+    addresses = free_addresses(args.port)
     try:
         run.directory.mkdir(parents=True, exist_ok=True)
         with locked(run.directory):
@@ -130,11 +130,11 @@ def supervised(run: Run, addresses: dict[str, str], quiet: bool) -> int:
     return 128 + asked if asked else 0
 
 
-def free_addresses(run: Run, first_port: int | None, host: str = "localhost") -> dict[str, str]:
+def free_addresses(first_port: int | None, host: str = "localhost") -> dict[str, str]:
     """An address for each that the program needs: free ports, or those from `first_port` on."""
-    from eve_acme.launch.program import address_names
+    from eve_acme.launch.program import ADDRESSES
 
-    names = address_names(run)
+    names = list(ADDRESSES.values())
     sockets, addresses = [], {}
     try:
         for i, name in enumerate(names):
@@ -161,10 +161,17 @@ def free_addresses(run: Run, first_port: int | None, host: str = "localhost") ->
 
 def new(args: argparse.Namespace) -> Run:
     """The run that the options of a new one describe."""
+    run = run_of(args, pathlib.Path())
+    name = f"{plan_lib.folder_name(run.plan.task)}-launch-seed{run.plan.seed}"
+    directory = plan_lib.new_directory(args.out, f"runs/{name}").absolute()
+    return dataclasses.replace(run, directory=directory)
+
+
+def run_of(args: argparse.Namespace, directory: pathlib.Path) -> Run:
+    """The same, in a folder that is not looked at."""
     plan = dataclasses.replace(plan_lib.from_args(args), engine="launchpad")
     actors, steps = _checked(args, 2, None)
-    name = f"{plan_lib.folder_name(plan.task)}-launch-seed{plan.seed}"
-    return Run(plan, actors, plan_lib.new_directory(args.out, f"runs/{name}").absolute(), steps)
+    return Run(plan, actors, directory, steps)
 
 
 def _resumed(args: argparse.Namespace) -> Run:
@@ -208,7 +215,7 @@ def _checked(args: argparse.Namespace, actors: int, steps: int | None) -> tuple[
     return actors, steps
 
 
-def _check_room(run: Run) -> None:
+def check_room(run: Run) -> None:
     """Raises UsageError unless replay can hold the whole run."""
     from eve_acme.embedded.replay import Replay
 

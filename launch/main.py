@@ -31,7 +31,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Any:
-    from eve_acme.launch import bench, chaos, launch, options, probe, report, run, spread, sweep
+    from eve_acme.launch import (
+        bench,
+        chaos,
+        cluster,
+        launch,
+        node,
+        options,
+        probe,
+        report,
+        run,
+        spread,
+        sweep,
+    )
 
     parser = options.Parser(
         prog="eve",
@@ -40,7 +52,7 @@ def _parser() -> Any:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (run, launch, sweep, report, spread, probe, bench, chaos):
+    for command in (run, launch, sweep, report, spread, probe, bench, chaos, node, cluster):
         command.add_parser(commands)
     return parser
 

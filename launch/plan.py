@@ -64,13 +64,17 @@ def from_args(args: argparse.Namespace) -> Plan:
 def from_directory(directory: pathlib.Path, field: str = "--resume") -> Plan:
     """The plan that a folder's config.json holds; raises UsageError about `field`."""
     try:
-        saved = json.loads((directory / "config.json").read_text())
-        values = {field.name: saved[field.name] for field in dataclasses.fields(Plan)}
-        return Plan(**{**values, "config": config_lib.from_dict(values["config"])})
+        return from_saved(json.loads((directory / "config.json").read_text()))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{field}: got {str(directory)!r}, allowed is the DIR of an earlier run ({error})"
         ) from None
+
+
+def from_saved(saved: dict[str, Any]) -> Plan:
+    """The plan that a config.json's content describes."""
+    values = {field.name: saved[field.name] for field in dataclasses.fields(Plan)}
+    return Plan(**{**values, "config": config_lib.from_dict(values["config"])})
 
 
 def resumed(args: argparse.Namespace, directory: pathlib.Path) -> Plan:

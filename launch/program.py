@@ -16,7 +16,11 @@ ROLES = ("counter", "replay", "learner", "evaluator", "actor", "coordinator")
 
 
 def make_program(run: Run) -> Any:
-    """The program. Its node functions live in this package, which repairs JAX for Acme."""
+    """The program. Its node functions live in this package, which repairs JAX for Acme.
+
+    Nobody calls an actor or the coordinator, so they have no server: who reaches a Courier server
+    can run code there, and what does not listen cannot be reached.
+    """
     import launchpad as lp
 
     import eve_acme.agent  # noqa: F401  Before anything of Acme is imported.
@@ -45,20 +49,20 @@ def make_program(run: Run) -> Any:
     evaluator = add("evaluator", lp.CourierNode(Evaluator, run, learner))
     with program.group("actor"):
         for index in range(run.actors):
-            program.add_node(lp.CourierNode(Actor, run, index, learner, replay, counter))
-    add("coordinator", lp.CourierNode(Coordinator, run, counter, replay, learner, evaluator))
+            program.add_node(lp.PyClassNode(Actor, run, index, learner, replay, counter))
+    add("coordinator", lp.PyClassNode(Coordinator, run, counter, replay, learner, evaluator))
     return program
 
 
-def address_names(run: Run) -> list[str]:
-    """The names of all addresses that the program needs, as `bind` uses them.
-
-    One for each node, and one for Reverb: known without building the program, so that whoever only
-    starts processes need not import what they need.
-    """
-    counts = {"actor": run.actors}
-    names = [f"{role}/{i}/0" for role in ROLES for i in range(counts.get(role, 1))]
-    return [*names, "replay/0/1"]
+ADDRESSES = {
+    "counter": "counter/0/0",
+    "replay": "replay/0/0",
+    "reverb": "replay/0/1",
+    "learner": "learner/0/0",
+    "evaluator": "evaluator/0/0",
+}
+"""All that listens, and its name in `bind`: known without building the program, so that whoever
+only starts processes need not import what they need."""
 
 
 def bind(program: Any, addresses: dict[str, str]) -> None:

@@ -20,7 +20,7 @@ from eve_acme.launch.main import main
 from eve_acme.launch.nodes.base import Run, seed_of
 from eve_acme.launch.nodes.counter import OVER, WAIT, Counter
 from eve_acme.launch.plan import Plan
-from eve_acme.launch.program import address_names
+from eve_acme.launch.program import ADDRESSES
 
 ROOT = pathlib.Path(__file__).parent.parent
 TINY = ["deep_sea:size=5", "--burn-in-episodes", "5", "--min-replay", "16", "--hidden", "8"]
@@ -190,7 +190,7 @@ def test_a_node_that_cannot_live_ends_the_run(tmp_path):
     run = make_run(tmp_path / "run")
     (run.state / "counter.journal").mkdir(parents=True)  # A file is expected there.
     launch.write_config(run)
-    code = launch.supervised(run, launch.free_addresses(run, None), quiet=True)
+    code = launch.supervised(run, launch.free_addresses(None), quiet=True)
     assert code == 1
     assert not [pid for pid in pids(run.directory) if alive(pid)]
 
@@ -229,7 +229,7 @@ def test_addresses_are_those_of_the_program(tmp_path):
         for i, node in enumerate(nodes)
         for k in range(len(node.addresses))
     ]
-    assert sorted(names) == sorted(address_names(run))
+    assert sorted(names) == sorted(ADDRESSES.values())
     program.bind(built, {name: f"host-{name}:1" for name in names})
     assert built.groups["replay"][0].addresses[1].resolve() == "host-replay/0/1:1"
 
@@ -287,9 +287,9 @@ def test_replay_takes_an_episode_once_and_sends_what_a_learner_does_not_know(tmp
     replay._feeder.start()
     assert replay.last(0) is None
     for _ in range(2):  # The answer to the first call was lost.
-        assert replay.submit(0, 0, episode(0), summary)
-    assert replay.submit(1, 0, episode(1), summary)
-    assert not replay.submit(0, 1, episode(2), summary)  # Two wait to be learnt.
+        assert replay.submit(0, 0, episode(0), summary) == (0, summary)
+    assert replay.submit(1, 0, episode(1), summary) == (0, summary)
+    assert replay.submit(0, 1, episode(2), summary) is None  # Two wait to be learnt.
     assert replay.status()["size"] == 10
     number = replay.connect(0)
     got = node.read(f"localhost:{replay._server.port}")
@@ -298,20 +298,23 @@ def test_replay_takes_an_episode_once_and_sends_what_a_learner_does_not_know(tmp
     np.testing.assert_array_equal(first["observations"], np.arange(6))
     np.testing.assert_array_equal(first["discounts"], [1, 1, 1, 1, 0])
     replay.learnt(1)
-    assert replay.submit(0, 1, episode(2), summary)
+    assert replay.submit(0, 1, episode(2), summary) == (1, summary)
     replay.finish()
     replay._server.stop()
 
     replay = node.Replay(run, Address())  # Killed, and started again.
     replay._feeder.start()
     assert replay.last(0) == (1, summary) and replay.last(1) == (0, summary)
-    assert replay.submit(1, 0, episode(1), summary) and replay.status()["size"] == 15
+    assert replay.submit(1, 0, episode(1), summary) == (0, summary)
+    assert replay.status()["size"] == 15
     number = replay.connect(1)  # A learner that knows one of the three.
     got = node.read(f"localhost:{replay._server.port}")
     for i in (1, 2):
         data = next(got)
         np.testing.assert_array_equal(data["place"], [[number, i]])
         np.testing.assert_array_equal(data["rewards"], np.full(5, i))
+    assert replay.close() == {0: (1, summary), 1: (0, summary)}
+    assert replay.submit(0, 2, episode(3), summary) == OVER
     replay.finish()
     replay._server.stop()
 

@@ -110,12 +110,25 @@ class Actor(_Player):
                     self._stop.wait(0.5)
                     continue
                 episode, summary = self._play()
-                while not self._replay.submit(self._index, index, episode, summary):
-                    self._counter.alive(self._index)
-                self._counter.report(self._index, index, summary)
-                index += 1
+                taken = self._submit(index, episode, summary)
+                if taken == counter_lib.OVER:
+                    return
+                self._counter.report(self._index, *taken)
+                index = taken[0] + 1
         except Stopped:
             pass
+
+    def _submit(self, index: int, episode: dict[str, Any], summary: dict[str, Any]) -> Any:
+        """Hands an episode over; gives what replay has of this actor, or OVER.
+
+        That is another episode than ours where two actors had the same index: a host that was
+        thought to be lost, and its successor. What replay took is what counts, so both report that.
+        """
+        while True:
+            taken = self._replay.submit(self._index, index, episode, summary)
+            if taken is not None:
+                return taken
+            self._counter.alive(self._index)
 
 
 class Evaluator(_Player):

@@ -15,6 +15,8 @@ from eve_acme.launch.runlog import RunLog
 LOOK_SECONDS = 0.5
 STALL_SECONDS = 20.0
 SETTLE_SECONDS = 5.0
+AWAY_SECONDS = 60.0
+"""How long the end of a run waits for a node that does not answer."""
 
 
 class Coordinator(Node):
@@ -67,6 +69,13 @@ class Coordinator(Node):
             return self._nodes[name].call(method, *args)
         except PeerLost:
             return None
+
+    def _answered(self, name: str, method: str, *args: Any) -> bool:
+        try:
+            self._nodes[name].call(method, *args)
+        except PeerLost:
+            return False
+        return True
 
     def _status(self, seen: dict[str, Any]) -> dict[str, Any]:
         replay, learner = seen["replay"] or {}, seen["learner"] or {}
@@ -124,19 +133,30 @@ class Coordinator(Node):
         return solved or steps or len(recorder.returns) >= plan.episodes
 
     def _settle(self) -> None:
-        """Lets actors end their episodes, and the learner learn them, for a few seconds."""
-        self._ask("counter", "close")
-        rounds, deadline = None, time.monotonic() + SETTLE_SECONDS
+        """Takes no more episodes, and lets the learner learn those that are there.
+
+        For a few seconds only if it was told to stop; else a node that is away is waited for, so
+        that the accounts are whole.
+        """
+        patience = SETTLE_SECONDS if self._stop.is_set() else AWAY_SECONDS
+        deadline = time.monotonic() + patience
+        reported = False
         while time.monotonic() < deadline:
-            counter, replay = self._ask("counter", "totals"), self._ask("replay", "status")
-            learner = self._ask("learner", "status")
-            if counter is None or learner is None or replay is None:
+            self._ask("counter", "close")
+            reported = reported or self._report_all()
+            replay = self._ask("replay", "status")
+            if reported and replay is not None and not replay["waiting"]:
                 return
-            quiet = not replay["waiting"] and not counter["in_play"]
-            if quiet and learner["rounds"] == rounds:
-                return
-            rounds = learner["rounds"]
-            time.sleep(0.2)
+            time.sleep(0.1)
+
+    def _report_all(self) -> bool:
+        """Closes replay; tells the counter of episodes in it whose actors could not."""
+        newest = self._ask("replay", "close")
+        if newest is None:
+            return False
+        return all(
+            self._answered("counter", "report", actor, *last) for actor, last in newest.items()
+        )
 
     def _end(self) -> None:
         """Saves, writes the files of the run, and sends everybody home."""

@@ -17,6 +17,9 @@ GONE_SECONDS = 60.0
 """An actor that has not been heard of for so long does not hold its ticket any more."""
 
 
+FAREWELL_SECONDS = 3.0
+"""How long a counter whose run has ended stays, for actors to hear of it."""
+
 WAIT, OVER = -1, -2
 """In place of a ticket: all are given out, and one may come back; the run has ended."""
 
@@ -27,6 +30,7 @@ class Counter(Node):
     def __init__(self, run: Run):
         super().__init__()
         self._limit = run.plan.episodes
+        self._actors = run.actors
         self._lock = threading.Lock()
         self._tickets: dict[tuple[int, int], int] = {}
         self._episodes: list[dict[str, Any]] = []
@@ -34,6 +38,8 @@ class Counter(Node):
         self._steps = 0
         self._closed = False
         self._heard: dict[int, float] = {}
+        self._leases: dict[str, int] = {}
+        self._told: set[int] = set()
         self._started = time.monotonic()
         path = run.state / "counter.journal"
         for _, record in journal.read(path):
@@ -45,6 +51,7 @@ class Counter(Node):
         with self._lock:
             self._heard[actor] = time.monotonic()
             if self._closed:
+                self._told.add(actor)
                 return OVER
             ticket = self._tickets.get((actor, index))
             if ticket is None:
@@ -60,6 +67,27 @@ class Counter(Node):
             self._heard[actor] = time.monotonic()
             if (actor, index) not in self._reported:
                 self._record("report", actor, index, episode)
+
+    def lease(self, holder: str) -> int | None:
+        """An index for an actor that came without one; None if there are too many.
+
+        The one it had, or the lowest that nobody was heard under lately. Two actors may come to
+        have the same one, when a host was cut off for long: that is wasted work, and does no harm,
+        since replay takes an episode once.
+        """
+        with self._lock:
+            now = time.monotonic()
+            index = self._leases.get(holder)
+            if index is None:
+                used = {i for i, heard in self._heard.items() if heard > now - GONE_SECONDS}
+                if now - self._started < GONE_SECONDS:  # It may have been away only itself.
+                    used |= {actor for actor, _ in self._tickets}
+                index = next((i for i in range(self._actors) if i not in used), None)
+                if index is None:
+                    return None
+                self._record("lease", index, 0, holder)
+            self._heard[index] = now
+            return index
 
     def alive(self, actor: int) -> None:
         """An actor that waits for room in replay is there."""
@@ -88,7 +116,15 @@ class Counter(Node):
 
     def run(self) -> None:
         self._stop.wait()
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        while self._closed and not self._all_know() and time.monotonic() < deadline:
+            time.sleep(0.05)
         self._journal.close()
+
+    def _all_know(self) -> bool:
+        """Whether every actor that is there was told that the run is over."""
+        latest = time.monotonic() - FAREWELL_SECONDS
+        return all(i in self._told or heard < latest for i, heard in list(self._heard.items()))
 
     def _in_play(self) -> int:
         """Tickets of actors that may still report."""
@@ -103,6 +139,8 @@ class Counter(Node):
     def _apply(self, kind: str, actor: int, index: int, value: Any) -> None:
         if kind == "ticket":
             self._tickets[actor, index] = value
+        elif kind == "lease":
+            self._leases = {h: i for h, i in self._leases.items() if i != actor} | {value: actor}
         else:
             self._reported.add((actor, index))
             self._steps += value["length"]

@@ -1,5 +1,6 @@
 """The learner node: reads every episode once, learns as lock-step would, serves the posterior."""
 
+import contextlib
 import pathlib
 import pickle
 import threading
@@ -24,6 +25,8 @@ from eve_acme.launch.remote import Remote, Stopped
 
 CHECKPOINT_SECONDS = 10.0
 KEPT = 3
+CHECK_SECONDS = 1.0
+SILENCE_SECONDS = 25.0
 
 
 class Learner(Node):
@@ -64,6 +67,10 @@ class Learner(Node):
         part = 1 + self._learner.rounds
         self._rng = np.random.default_rng(seed_of(run.plan.seed, "learner", 0, part))
         self._waiting: str | None = None
+        self._life: str | None = None
+        self._feed = 0
+        self._next_check = 0.0
+        self._heard = time.monotonic()
         self._error: BaseException | None = None
 
     def get_variables(self, names: list[str]) -> list[Any]:
@@ -95,12 +102,35 @@ class Learner(Node):
     def run(self) -> None:
         worker = threading.Thread(target=self._learn, daemon=True)
         worker.start()
-        while worker.is_alive() and not self._stop.wait(0.2):
-            pass
+        with contextlib.suppress(Stopped):
+            while worker.is_alive() and not self._stop.wait(0.2):
+                self._check_replay()
         if self._error is not None:
             raise self._error
         worker.join(timeout=0.5)  # It may wait for data that does not come; nothing is lost.
         self.save()
+
+    def _check_replay(self) -> None:
+        """While it waits for an episode: is replay still the one that was told what to send?
+
+        One that was started anew does not know, and its Reverb server is found again without a
+        word. Raises if it is the same and has episodes, but nothing comes: what waits for a
+        connection that a lost host did not close cannot be called back, so the node starts again.
+        """
+        if self._waiting is None or self._life is None or time.monotonic() < self._next_check:
+            return
+        self._next_check = time.monotonic() + CHECK_SECONDS
+        status = self._replay.status()
+        if status["life"] != self._life:
+            self._connect()
+        elif status["waiting"] and time.monotonic() - self._heard > SILENCE_SECONDS:
+            raise RuntimeError(f"nothing came from replay for {SILENCE_SECONDS:.0f} s")
+
+    def _connect(self) -> None:
+        """Tells replay what to send, and notes which replay that was."""
+        life = self._replay.status()["life"]
+        self._feed = self._replay.connect(self._episodes_read)
+        self._life, self._heard = life, time.monotonic()
 
     def _learn(self) -> None:
         saved = time.monotonic()
@@ -120,7 +150,7 @@ class Learner(Node):
         """The rounds of all episodes, through the deaths of the replay node."""
         while not self._stop.is_set():
             self._waiting = "replay does not answer"
-            number = self._replay.connect(self._episodes_read)
+            self._connect()
             episodes = replay_node.read(self._reverb)
             while not self._stop.is_set():
                 self._waiting = "no episode: it waits for actors"
@@ -129,16 +159,18 @@ class Learner(Node):
                 except Exception as error:  # TensorFlow has a class for each way of losing it.
                     print(f"learner: replay went away ({str(error)[:200]})", flush=True)
                     break
-                self._waiting = None
+                self._waiting, self._heard = None, time.monotonic()
                 feed, i = (int(x) for x in episode["place"][0])
-                if feed != number:
+                if feed != self._feed or i < self._episodes_read:
                     continue
-                if i != self._episodes_read:
+                if i > self._episodes_read:
                     print(f"learner: got episode {i} for {self._episodes_read}", flush=True)
                     break
                 yield from self._rounds_of(episode)
                 self._episodes_read += 1
                 self._replay.learnt(self._episodes_read)
+                self._heard = time.monotonic()
+            self._life = None
             episodes.close()
             self._stop.wait(0.2)
 

@@ -14,12 +14,14 @@ learner samples from its own memory.)
 import contextlib
 import pathlib
 import threading
+import time
 from typing import Any
 
 import numpy as np
 
 from eve_acme.launch import journal
 from eve_acme.launch.nodes.base import Node, Run, make_environment
+from eve_acme.launch.nodes.counter import OVER
 
 QUEUE = "eve_episodes"
 AHEAD = 2
@@ -51,20 +53,36 @@ class Replay(Node):
         self._changed = threading.Condition()
         self._feeding: tuple[int, int] | None = None  # Which feed it is, and the next episode.
         self._learnt = 0
+        self._closed = False
+        self._life = str(time.time_ns())
         self._feeder = threading.Thread(target=self._feed, daemon=True)
 
-    def submit(self, actor: int, index: int, episode: dict[str, Any], summary: Any) -> bool:
-        """Takes an episode, once; False if there is no room yet, and it is to be sent again."""
+    def submit(self, actor: int, index: int, episode: dict[str, Any], summary: Any) -> Any:
+        """Takes an episode, once; gives the newest one of the actor that it has, as `last` does.
+
+        None if there is no room yet, and it is to be sent again; OVER once replay is closed.
+        """
         with self._changed:
-            if self._has(actor, index):
-                return True
-            if not self._changed.wait_for(self._room, timeout=WAIT_SECONDS):
-                return False
+            if not self._has(actor, index):
+                if not self._changed.wait_for(self._room, timeout=WAIT_SECONDS):
+                    return OVER if self._closed else None
+                if self._closed:
+                    return OVER
             if not self._has(actor, index):  # The same call, made twice, waited twice.
                 record = dict(actor=actor, index=index, episode=episode, summary=summary)
                 self._note(self._journal.append(record), record)
                 self._changed.notify_all()
-            return True
+            return self._last[actor]
+
+    def close(self) -> dict[int, tuple[int, dict[str, Any]]]:
+        """Takes no more episodes; gives the newest one of each actor.
+
+        Some of them may be unknown to the counter: of an actor whose host went away for good.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            return dict(self._last)
 
     def last(self, actor: int) -> tuple[int, dict[str, Any]] | None:
         """The newest episode that an actor has handed over: its index and summary."""
@@ -91,7 +109,10 @@ class Replay(Node):
     def status(self) -> dict[str, Any]:
         """What there is, and how much of it waits for the learner."""
         return dict(
-            size=self._steps, bytes=self._journal.end, waiting=self._episodes() - self._learnt
+            size=self._steps,
+            bytes=self._journal.end,
+            waiting=self._episodes() - self._learnt,
+            life=self._life,
         )
 
     def run(self) -> None:
@@ -115,7 +136,7 @@ class Replay(Node):
         return last is not None and index <= last[0]
 
     def _room(self) -> bool:
-        return self._episodes() - self._learnt < AHEAD
+        return self._closed or self._episodes() - self._learnt < AHEAD
 
     def _feed(self) -> None:
         with contextlib.suppress(RuntimeError):  # The server stopped; the journal has everything.

@@ -1,0 +1,105 @@
+"""docker/compose.yaml, with the real image: a run ends, survives, and cannot be reached."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import engine as engine_lib
+import hosts
+from test_program import check_accounts, wait_for
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+FILE = str(ROOT / "docker" / "compose.yaml")
+EPISODES = 100
+LAUNCH = (
+    "deep_sea:size=5 --burn-in-episodes 5 --min-replay 16 --hidden 8 "
+    f"--episodes {EPISODES} --actors 4"
+)
+CONNECT = """
+import concurrent.futures, socket, sys
+def answers(address):
+    host, _, port = address.partition(":")
+    try:
+        socket.create_connection((host, int(port)), 3).close()
+    except OSError:
+        return
+    print(address)
+with concurrent.futures.ThreadPoolExecutor(40) as pool:
+    list(pool.map(answers, sys.argv[1:]))
+"""
+"""Prints those of the given addresses that answer."""
+
+
+def status(engine, container):
+    done = engine.docker("exec", container, "cat", "/data/status.json", check=False)
+    return json.loads(done.stdout) if done.returncode == 0 and done.stdout else {}
+
+
+def addresses(engine):
+    """The address of each container of the run."""
+    names = engine.docker("ps", "--format", "{{.Names}}").stdout.split()
+    template = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+    return {n: engine.docker("inspect", "-f", template, n).stdout.strip() for n in names}
+
+
+def test_compose(image, tmp_path):
+    with hosts.made({"one": [], "outside": []}) as made:
+        engine = engine_lib.Engine(image, made.namespace("one"))
+        try:
+            engine.start()
+            trial(engine, made, tmp_path)
+        finally:
+            engine.compose("-f", FILE, "down", "-v", "-t", "1", check=False)
+            engine.stop()
+
+
+def trial(engine, made, tmp_path):
+    started = time.monotonic()
+    up = ["docker-compose", "--no-ansi", "-f", FILE, "up", "--no-build", "--scale", "actor=2"]
+    with open(tmp_path / "up.log", "w") as log:
+        process = subprocess.Popen(
+            up, stdout=log, stderr=log, env={**engine.environ(), "EVE_LAUNCH": LAUNCH}
+        )
+    try:
+        container = wait_for(
+            lambda: engine.compose("-f", FILE, "ps", "-q", "coordinator").stdout.strip(), 60
+        )
+        wait_for(lambda: status(engine, container).get("episodes", 0) >= 20, 600)
+        print(f"20 episodes after {time.monotonic() - started:.0f} s")
+        nobody_gets_in(engine, made)
+        engine.docker("kill", "docker_learner_1")
+        # A container that was killed by hand is not started again by the engine.
+        engine.docker("start", "docker_learner_1")
+        assert process.wait(timeout=900) == 0
+    except BaseException:
+        print((tmp_path / "up.log").read_text()[-5000:])
+        raise
+    finally:
+        process.kill()
+    print(f"ended after {time.monotonic() - started:.0f} s")
+    for name in engine.docker("ps", "-a", "--format", "{{.Names}}").stdout.split():
+        code = engine.docker("inspect", "-f", "{{.State.ExitCode}}", name).stdout.strip()
+        assert code == "0", f"{name} ended with {code}"
+    engine.docker("cp", f"{container}:/data", str(tmp_path / "run"))
+    summary = check_accounts(tmp_path / "run")
+    assert summary["finished"] and summary["episodes"] == EPISODES
+
+
+def nobody_gets_in(engine, made):
+    """Another host, though it knows the way to the containers, reaches no port of theirs."""
+    inside = ["exec", "docker_evaluator_1", "python", "-c", CONNECT]
+    # That somebody listens, and that the test would find it, is not in question.
+    assert "learner:7004" in engine.docker(*inside, "learner:7004").stdout
+    found = addresses(engine)
+    assert len(found) == 7 and all(found.values())
+    network = f"{found['docker_learner_1'].rpartition('.')[0]}.0/24"
+    outside = made.namespace("outside")
+    route = ["ip", "-n", outside, "route", "add", network, "via", made.addresses["one"]]
+    subprocess.run(route, check=True)
+    everywhere = (*found.values(), made.addresses["one"])
+    asked = [f"{address}:{port}" for address in everywhere for port in range(7001, 7006)]
+    words = ["ip", "netns", "exec", outside, sys.executable, "-c", CONNECT, *asked]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == []
