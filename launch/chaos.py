@@ -119,11 +119,14 @@ def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
     os.kill(supervisor.pid(name), signal.SIGKILL)
     deadline = time.monotonic() + RECOVERY_SECONDS
     # What was under way when the signal was sent may still be counted in the first status after it.
-    first = _wait(run, supervisor, deadline, lambda status: status["time"] > at + 0.1)
+    first = _wait(
+        run, supervisor, deadline, lambda s: s["time"] > at + 0.1 and s["replay_size"] is not None
+    )
     had = before.get("replay_size") or 0
 
     def recovered(status: dict[str, Any]) -> bool:
-        return _moved(status, first or {}, name) and status["n"] > had
+        assert first is not None
+        return _moved(status, first, name) and status["n"] > max(had, first["replay_size"])
 
     after = first and _wait(run, supervisor, deadline, recovered)
     if not after:
