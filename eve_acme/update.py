@@ -17,6 +17,7 @@ from eve_acme import fisher as fisher_lib
 from eve_acme import layers, predictive, targets
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
+from eve_acme.packing import Packed, Packing
 from eve_acme.posterior import Posterior, normals_like
 from eve_acme.types import Array, Params, Transition
 
@@ -80,16 +81,34 @@ def make_learner(config: EVEConfig, network: Network) -> Learner:
 def compiled_learner(config: EVEConfig, network: Network) -> Learner:
     """The jitted learner, shared by all who use the same network in a process.
 
-    `update` takes its state's buffers away. The posterior is a copy, since an output that is an
-    input would share a buffer, and be taken away with it.
+    Its state is packed. `update` takes its state's buffers away. The posterior is a copy, since an
+    output that is an input would share a buffer, and be taken away with it.
     """
-    pure = make_learner(config, network)
+    pure = packed_learner(config, network)
     return Learner(
         init=jax.jit(pure.init),
         update=jax.jit(pure.update, donate_argnums=0),
         posterior=jax.jit(
             lambda state, n: jax.tree_util.tree_map(jnp.copy, pure.posterior(state, n))
         ),
+    )
+
+
+def packed_learner(config: EVEConfig, network: Network) -> Learner:
+    """`make_learner` with the many arrays of its state packed into few."""
+    pure = make_learner(config, network)
+    packing = Packing(jax.eval_shape(pure.init, jax.random.PRNGKey(0)))
+
+    def step(
+        state: Packed, batches: Transition, n: Array, explore: Array
+    ) -> tuple[Packed, Metrics]:
+        new, metrics = pure.update(packing.unpack(state), batches, n, explore)
+        return packing.pack(new), metrics
+
+    return Learner(
+        init=lambda key: packing.pack(pure.init(key)),
+        update=step,
+        posterior=lambda state, n: pure.posterior(packing.unpack(state), n),
     )
 
 

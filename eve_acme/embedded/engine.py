@@ -23,7 +23,7 @@ from eve_acme.embedded.replay import Replay, Windows
 from eve_acme.networks import Network, num_parameters
 from eve_acme.posterior import Posterior
 from eve_acme.types import Episode
-from eve_acme.update import compiled_learner, make_learner
+from eve_acme.update import compiled_learner, packed_learner
 
 _FILE = "engine.pkl"
 
@@ -36,7 +36,7 @@ def compiled_acting(config: EVEConfig, network: Network) -> tuple[Callable, Call
     arithmetic. What is planned is a copy, since the next step takes the state's buffers away.
     """
     policy = make_policy(config, network)
-    learner = make_learner(config, network)
+    learner = packed_learner(config, network)
 
     def plan(state: Any, n: Any, key: jax.Array, episode: Any) -> tuple[Any, jax.Array]:
         plan_key, select_key = jax.random.split(jax.random.fold_in(key, episode))
@@ -151,7 +151,7 @@ class Engine:
         key = self._select_key
         if self.config.acting == "epsilon_greedy":
             key = jax.random.fold_in(key, self._episode_length)
-        return int(self._select(self._episode_plan, observation, key))
+        return np.asarray(self._select(self._episode_plan, observation, key)).item()
 
     def _learn(self) -> None:
         config = self.config
