@@ -212,7 +212,7 @@ def begin_round(
                 outputs=normals_like(rows_key, shapes.outputs, (k, batch_size)),
                 weights=normals_like(weights_key, shapes.weights, (k,)),
             )
-    noisy = config.fisher != "expected"
+    noisy = config.fisher in ("per_example", "batch_sum")
     returns = jax.random.normal(returns_key, (k, batch_size)) if noisy else ()
     return state._replace(key=next_key), Randomness(bootstrap, returns)
 
@@ -236,9 +236,12 @@ def learn_minibatch(
     gradient = grads.weighted(-2.0 / config.batch_size * delta)
     params, optimizer_state = adam_step(config, gradient, state.optimizer, state.params)
 
-    squares = fisher_lib.ESTIMATORS[config.fisher](
-        delta, randomness.returns, config.noise_scale, grads
-    )
+    fisher = state.fisher._replace(steps=state.fisher.steps + 1)
+    if config.fisher != "none":
+        squares = fisher_lib.ESTIMATORS[config.fisher](
+            delta, randomness.returns, config.noise_scale, grads
+        )
+        fisher = fisher_lib.add(config.beta, state.fisher, squares)
     steps = state.steps + 1
     sync = steps % config.target_period == 0
     state = State(
@@ -247,7 +250,7 @@ def learn_minibatch(
             lambda new, old: jnp.where(sync, new, old), params, state.target
         ),
         optimizer=optimizer_state,
-        fisher=fisher_lib.add(config.beta, state.fisher, squares),
+        fisher=fisher,
         steps=steps,
         key=state.key,
     )

@@ -136,6 +136,23 @@ def test_every_variant_changes_what_is_learnt(table_specs, table_batches, change
     assert outcomes[0] != pytest.approx(outcomes[1], rel=1e-6)
 
 
+def test_without_a_fisher_the_same_is_learnt(table_specs, table_batches):
+    """The DQN-equivalent: its parameters are those of the learner that keeps a Fisher."""
+    batches = table_batches(np.random.default_rng(0))
+    posteriors = []
+    for fisher in ("none", "expected"):
+        config = EVEConfig(**{**PRESETS["dqn_equivalent"], "fisher": fisher})
+        learner = update.make_learner(config, make_networks(table_specs, config))
+        state, _ = jax.jit(learner.update)(learner.init(jax.random.PRNGKey(0)), batches, 50, 1.0)
+        posteriors.append(learner.posterior(state, 50))
+    without, kept = posteriors
+    jax.tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), without.mean, kept.mean
+    )
+    assert not any(np.any(leaf) for leaf in jax.tree_util.tree_leaves(without.fisher))
+    assert all(np.any(leaf) for leaf in jax.tree_util.tree_leaves(kept.fisher))
+
+
 def test_q_learning_reaches_the_fixed_point():
     """Two states: in state 1 action 0 pays 1 and stays, action 1 pays 0 and goes to state 2, where
     action 0 pays 3 and ends. gamma = 0.5: q(2,0) = 3, q(1,0) = 1 + q*(1)/2 = 2, q(1,1) = 1.5."""
