@@ -1,6 +1,5 @@
 """Acting rules behind one interface: plan once an episode, then choose an action at each step."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,13 +23,6 @@ class Policy(NamedTuple):
 
     plan: Callable[[Posterior, jax.Array], Any]
     select: Callable[[Any, Any, jax.Array], jax.Array]
-
-
-@functools.lru_cache(maxsize=16)
-def compiled_policy(config: EVEConfig, network: Network) -> Policy:
-    """The jitted policy, shared by all who use the same network in a process."""
-    policy = make_policy(config, network)
-    return Policy(jax.jit(policy.plan), jax.jit(policy.select))
 
 
 def make_policy(config: EVEConfig, network: Network) -> Policy:

@@ -7,7 +7,7 @@ from typing import Any
 CHOICES: dict[str, tuple[str, ...]] = {
     "prior": ("unit", "constant", "paper"),
     "predictive": ("linear", "network"),
-    "fisher": ("expected", "per_example", "batch_sum"),
+    "fisher": ("expected", "per_example", "batch_sum", "none"),
     "bootstrap": ("posterior", "mean"),
     "bootstrap_sample": ("transition", "batch"),
     "first_layer": ("by_action", "shared"),
@@ -50,7 +50,9 @@ class EVEConfig:
     )
     epsilon: float = option(1e-8, "Fisher regularisation of the paper's prior", 1e-30, 1e15)
     beta: float = option(1e-4, "rate at which the Fisher average forgets", 0.0, 0.5)
-    fisher: str = option("expected", "Fisher estimator")
+    fisher: str = option(
+        "expected", "Fisher estimator (none: no posterior, for epsilon_greedy or greedy acting)"
+    )
     distributional: bool = option(
         True, "perturb returns with noise in the Fisher (False is the paper's ablation)"
     )
@@ -104,6 +106,12 @@ class EVEConfig:
         if self.predictive == "linear" and self.bootstrap_sample != "transition":
             raise ConfigError(
                 "bootstrap_sample: got 'batch', allowed with predictive 'linear' is transition"
+            )
+
+        if self.fisher == "none" and (self.bootstrap, self.acting != "thompson") != ("mean", True):
+            raise ConfigError(
+                "fisher: got 'none', allowed with bootstrap 'mean' and acting 'epsilon_greedy' or "
+                "'greedy' alone"
             )
 
     @property
@@ -161,7 +169,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         epsilon=1e-8,
         beta=1e-10,
     ),
-    "dqn_equivalent": dict(acting="epsilon_greedy", bootstrap="mean", burn_in_episodes=0),
+    "dqn_equivalent": dict(
+        acting="epsilon_greedy", bootstrap="mean", fisher="none", burn_in_episodes=0
+    ),
 }
 """Named changes to the defaults: 'paper' is the algorithm as printed; 'dqn_equivalent' is the
 same learner without exploration by the posterior."""

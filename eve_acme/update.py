@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from eve_acme import fisher as fisher_lib
 from eve_acme import layers, predictive, targets
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
+from eve_acme.packing import Packed, Packing
 from eve_acme.posterior import Posterior, normals_like
 from eve_acme.types import Array, Params, Transition
 
@@ -79,16 +81,34 @@ def make_learner(config: EVEConfig, network: Network) -> Learner:
 def compiled_learner(config: EVEConfig, network: Network) -> Learner:
     """The jitted learner, shared by all who use the same network in a process.
 
-    `update` takes its state's buffers away. The posterior is a copy, since an output that is an
-    input would share a buffer, and be taken away with it.
+    Its state is packed. `update` takes its state's buffers away. The posterior is a copy, since an
+    output that is an input would share a buffer, and be taken away with it.
     """
-    pure = make_learner(config, network)
+    pure = packed_learner(config, network)
     return Learner(
         init=jax.jit(pure.init),
         update=jax.jit(pure.update, donate_argnums=0),
         posterior=jax.jit(
             lambda state, n: jax.tree_util.tree_map(jnp.copy, pure.posterior(state, n))
         ),
+    )
+
+
+def packed_learner(config: EVEConfig, network: Network) -> Learner:
+    """`make_learner` with the many arrays of its state packed into few."""
+    pure = make_learner(config, network)
+    packing = Packing(jax.eval_shape(pure.init, jax.random.PRNGKey(0)))
+
+    def step(
+        state: Packed, batches: Transition, n: Array, explore: Array
+    ) -> tuple[Packed, Metrics]:
+        new, metrics = pure.update(packing.unpack(state), batches, n, explore)
+        return packing.pack(new), metrics
+
+    return Learner(
+        init=lambda key: packing.pack(pure.init(key)),
+        update=step,
+        posterior=lambda state, n: pure.posterior(packing.unpack(state), n),
     )
 
 
@@ -140,6 +160,27 @@ def adam(config: EVEConfig) -> optax.GradientTransformation:
     return optax.adam(config.learning_rate, b1=B1, b2=B2, eps=config.adam_epsilon)
 
 
+def adam_step(
+    config: EVEConfig, gradient: Params, state: Any, params: Params
+) -> tuple[Params, Any]:
+    """One step of `adam`: the new parameters and the new state of Optax's optimiser.
+
+    Equal to Optax's up to rounding. Its bias corrections are two divisions for each parameter; here
+    they are in the step size and in epsilon, and the division that is left is most of the cost.
+    """
+    moments, *rest = state
+    count = optax.safe_int32_increment(moments.count)
+    age = count.astype(jnp.float32)
+    root = jnp.sqrt(-jnp.expm1(age * np.float32(np.log(B2))))
+    rate = config.learning_rate * root / -jnp.expm1(age * np.float32(np.log(B1)))
+    mu = jax.tree_util.tree_map(lambda m, g: B1 * m + (1.0 - B1) * g, moments.mu, gradient)
+    nu = jax.tree_util.tree_map(lambda v, g: B2 * v + (1.0 - B2) * g * g, moments.nu, gradient)
+    params = jax.tree_util.tree_map(
+        lambda p, m, v: p - rate * m / (jnp.sqrt(v) + config.adam_epsilon * root), params, mu, nu
+    )
+    return params, (moments._replace(count=count, mu=mu, nu=nu), *rest)
+
+
 class Randomness(NamedTuple):
     """The normals of one minibatch, of its bootstraps and of its returns; () for none."""
 
@@ -171,7 +212,7 @@ def begin_round(
                 outputs=normals_like(rows_key, shapes.outputs, (k, batch_size)),
                 weights=normals_like(weights_key, shapes.weights, (k,)),
             )
-    noisy = config.fisher != "expected"
+    noisy = config.fisher in ("per_example", "batch_sum")
     returns = jax.random.normal(returns_key, (k, batch_size)) if noisy else ()
     return state._replace(key=next_key), Randomness(bootstrap, returns)
 
@@ -193,12 +234,14 @@ def learn_minibatch(
     delta = returns - grads.q
 
     gradient = grads.weighted(-2.0 / config.batch_size * delta)
-    changes, optimizer_state = adam(config).update(gradient, state.optimizer, state.params)
-    params = optax.apply_updates(state.params, changes)
+    params, optimizer_state = adam_step(config, gradient, state.optimizer, state.params)
 
-    squares = fisher_lib.ESTIMATORS[config.fisher](
-        delta, randomness.returns, config.noise_scale, grads
-    )
+    fisher = state.fisher._replace(steps=state.fisher.steps + 1)
+    if config.fisher != "none":
+        squares = fisher_lib.ESTIMATORS[config.fisher](
+            delta, randomness.returns, config.noise_scale, grads
+        )
+        fisher = fisher_lib.add(config.beta, state.fisher, squares)
     steps = state.steps + 1
     sync = steps % config.target_period == 0
     state = State(
@@ -207,7 +250,7 @@ def learn_minibatch(
             lambda new, old: jnp.where(sync, new, old), params, state.target
         ),
         optimizer=optimizer_state,
-        fisher=fisher_lib.add(config.beta, state.fisher, squares),
+        fisher=fisher,
         steps=steps,
         key=state.key,
     )

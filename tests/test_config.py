@@ -39,6 +39,10 @@ def test_variants_that_do_not_go_together_are_refused():
         EVEConfig(prior="unit", predictive="network")
     with pytest.raises(ConfigError, match="bootstrap_sample"):
         EVEConfig(predictive="linear", bootstrap_sample="batch")
+    for wanting in ({"bootstrap": "mean"}, {"acting": "greedy"}):
+        with pytest.raises(ConfigError, match="fisher: got 'none', allowed with bootstrap 'mean'"):
+            EVEConfig(fisher="none", **wanting)
+    assert EVEConfig(fisher="none", bootstrap="mean", acting="greedy").fisher == "none"
 
 
 @pytest.mark.parametrize("preset", PRESETS)

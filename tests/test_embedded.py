@@ -180,6 +180,12 @@ def test_observations_are_stored_compactly():
     """10,000 episodes of a 50x50 Deep Sea: 500,000 transitions of 20 bytes, not of 20,012."""
     replay = Replay(_deep_sea(50).observation_spec(), 1e9)
     assert replay.bytes_per_transition == 20
+    for i in range(3000):  # Capacity doubles: 1,024, 2,048, 4,096.
+        replay.add(Transition(i, 0, 0.0, 0.99, i))
+    assert replay.nbytes == 4096 * 20
+    # So 500,000 of them are set aside as 1,024 * 2^9 = 524,288, and fewer than 300 MB by far, also
+    # while they are moved: a column of 4 bytes is then held twice.
+    assert 524_288 * 20 + 262_144 * 4 < 300 * 2**20 / 25
     image = Replay(specs.Array((3, 3), np.uint8), 1e9)
     assert image.bytes_per_transition == 2 * 9 + 12
     doubles = Replay(specs.Array((2,), np.float64), 1e9)

@@ -60,6 +60,28 @@ def test_one_minibatch_by_hand():
     np.testing.assert_allclose(metrics.loss, (3.1**2 + 7.0**2) / 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize("start", [0, 1, 50, 40_000])
+def test_adam_is_optaxs(start):
+    """Twenty steps of Optax's own Adam, from its first step and from late ones."""
+    config = EVEConfig(adam_epsilon=1e-3)
+    rng = np.random.default_rng(0)
+    params = {"m": {"w": jnp.asarray(rng.normal(size=(4, 3)), jnp.float32)}}
+    theirs = ours = params
+    their_state = update.adam(config).init(params)
+    moments = their_state[0]._replace(count=jnp.int32(start))
+    their_state = our_state = (moments, *their_state[1:])
+    for _ in range(20):
+        gradient = {"m": {"w": jnp.asarray(rng.normal(size=(4, 3)), jnp.float32)}}
+        changes, their_state = update.adam(config).update(gradient, their_state)
+        theirs = optax.apply_updates(theirs, changes)
+        ours, our_state = update.adam_step(config, gradient, our_state, ours)
+    moved = np.abs(theirs["m"]["w"] - params["m"]["w"]).max()
+    np.testing.assert_allclose(ours["m"]["w"], theirs["m"]["w"], atol=1e-5 * moved + 3e-7)
+    jax.tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), our_state, their_state
+    )
+
+
 def test_target_period():
     config = _config(target_period=3)
     learner = update.make_learner(config, LINEAR)
@@ -112,6 +134,23 @@ def test_every_variant_changes_what_is_learnt(table_specs, table_batches, change
         assert all(np.all(np.isfinite(leaf)) for leaf in leaves)
         outcomes.append(float(sum(jnp.sum(jnp.abs(leaf)) for leaf in leaves)))
     assert outcomes[0] != pytest.approx(outcomes[1], rel=1e-6)
+
+
+def test_without_a_fisher_the_same_is_learnt(table_specs, table_batches):
+    """The DQN-equivalent: its parameters are those of the learner that keeps a Fisher."""
+    batches = table_batches(np.random.default_rng(0))
+    posteriors = []
+    for fisher in ("none", "expected"):
+        config = EVEConfig(**{**PRESETS["dqn_equivalent"], "fisher": fisher})
+        learner = update.make_learner(config, make_networks(table_specs, config))
+        state, _ = jax.jit(learner.update)(learner.init(jax.random.PRNGKey(0)), batches, 50, 1.0)
+        posteriors.append(learner.posterior(state, 50))
+    without, kept = posteriors
+    jax.tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), without.mean, kept.mean
+    )
+    assert not any(np.any(leaf) for leaf in jax.tree_util.tree_leaves(without.fisher))
+    assert all(np.any(leaf) for leaf in jax.tree_util.tree_leaves(kept.fisher))
 
 
 def test_q_learning_reaches_the_fixed_point():

@@ -4,10 +4,11 @@ The environment may be any `dm_env.Environment` with discrete actions. JAX dispa
 of a step while Python already takes the next one; the order of everything is fixed all the same.
 """
 
+import functools
 import os
 import pathlib
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -17,15 +18,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from eve_acme import checks
-from eve_acme.acting import compiled_policy
+from eve_acme.acting import make_policy
 from eve_acme.config import EVEConfig
 from eve_acme.embedded.replay import Replay, Windows
 from eve_acme.networks import Network, num_parameters
 from eve_acme.posterior import Posterior
 from eve_acme.types import Episode
-from eve_acme.update import compiled_learner
+from eve_acme.update import compiled_learner, packed_learner
 
 _FILE = "engine.pkl"
+
+
+@functools.lru_cache(maxsize=16)
+def compiled_acting(config: EVEConfig, network: Network) -> tuple[Callable, Callable]:
+    """`(state, n, key, episode) -> (plan, key of its steps)`, and the policy's `select`.
+
+    Keys, posterior and sample in one call: apart, their calls cost more than a small network's
+    arithmetic. What is planned is a copy, since the next step takes the state's buffers away.
+    """
+    policy = make_policy(config, network)
+    learner = packed_learner(config, network)
+
+    def plan(state: Any, n: Any, key: jax.Array, episode: Any) -> tuple[Any, jax.Array]:
+        plan_key, select_key = jax.random.split(jax.random.fold_in(key, episode))
+        plan = policy.plan(learner.posterior(state, n), plan_key)
+        return jax.tree_util.tree_map(jnp.copy, plan), select_key
+
+    return jax.jit(plan), jax.jit(policy.select)
 
 
 class Engine:
@@ -42,7 +61,7 @@ class Engine:
         self.network = network
         self.environment = environment
         self._learner = compiled_learner(config, network)
-        self._policy = compiled_policy(config, network)
+        self._plan, self._select = compiled_acting(config, network)
         learner_key, self._acting_key = jax.random.split(jax.random.PRNGKey(seed))
         self._rng = np.random.default_rng(seed)
         self._state = self._learner.init(learner_key)
@@ -130,9 +149,9 @@ class Engine:
             self._plan_episode()
 
     def _plan_episode(self) -> None:
-        key = jax.random.fold_in(self._acting_key, self.episodes)
-        plan_key, self._select_key = jax.random.split(key)
-        self._episode_plan = self._policy.plan(self.posterior(), plan_key)
+        self._episode_plan, self._select_key = self._plan(
+            self._state, self.n, self._acting_key, self.episodes
+        )
 
     def _act(self, observation: Any) -> int:
         if self._burning_in:
@@ -140,7 +159,7 @@ class Engine:
         key = self._select_key
         if self.config.acting == "epsilon_greedy":
             key = jax.random.fold_in(key, self._episode_length)
-        return int(self._policy.select(self._episode_plan, observation, key))
+        return np.asarray(self._select(self._episode_plan, observation, key)).item()
 
     def _learn(self) -> None:
         config = self.config

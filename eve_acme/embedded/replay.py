@@ -22,25 +22,25 @@ class Replay:
             return np.empty((0, *spec.shape), dtype)
 
         observation = jax.tree_util.tree_map(column, observation_spec)
-        self._columns = Transition(
+        columns = Transition(
             o_tm1=observation,
             a_tm1=np.empty(0, np.int32),
             r_t=np.empty(0, np.float32),
             discount_t=np.empty(0, np.float32),
             o_t=observation,
         )
+        self._columns, self._structure = jax.tree_util.tree_flatten(columns)
         self._max_bytes = max_bytes
         self.size = 0
-        leaves = jax.tree_util.tree_leaves(self._columns)
         self.bytes_per_transition = sum(
-            leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves
+            column.dtype.itemsize * int(np.prod(column.shape[1:])) for column in self._columns
         )
         self._most = int(max_bytes // self.bytes_per_transition)
 
     @property
     def nbytes(self) -> int:
         """Memory that is set aside: at most twice what the transitions take."""
-        return sum(column.nbytes for column in jax.tree_util.tree_leaves(self._columns))
+        return sum(column.nbytes for column in self._columns)
 
     def check(self, transitions: int) -> None:
         """Raises ReplayFull unless that many transitions fit."""
@@ -53,39 +53,34 @@ class Replay:
 
     def add(self, transition: Transition) -> None:
         """Appends one transition."""
-        capacity = len(self._columns.a_tm1)
+        capacity = len(self._columns[0])
         if self.size == capacity:
             self.check(self.size + 1)
             self._grow(min(max(1024, 2 * capacity), self._most))
-        i = self.size
-
-        def put(column: np.ndarray, value: Any) -> None:
-            column[i] = value
-
-        jax.tree_util.tree_map(put, self._columns, transition)
+        values = self._structure.flatten_up_to(transition)
+        for column, value in zip(self._columns, values, strict=True):
+            column[self.size] = value
         self.size += 1
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Transition:
         """Transitions with leading axes `shape`."""
         index = rng.integers(self.size, size=shape)
-        return jax.tree_util.tree_map(lambda column: column[index], self._columns)
+        return self._structure.unflatten([column.take(index, axis=0) for column in self._columns])
 
     def _grow(self, capacity: int) -> None:
-        def grown(column: np.ndarray) -> np.ndarray:
-            new = np.empty((capacity, *column.shape[1:]), column.dtype)
-            new[: self.size] = column[: self.size]
-            return new
-
-        self._columns = jax.tree_util.tree_map(grown, self._columns)
+        """Moves column by column, so that only one is held twice at a time."""
+        for i, column in enumerate(self._columns):
+            self._columns[i] = np.empty((capacity, *column.shape[1:]), column.dtype)
+            self._columns[i][: self.size] = column[: self.size]
 
     def save(self) -> Transition:
         """All transitions, as arrays."""
-        return jax.tree_util.tree_map(lambda column: column[: self.size], self._columns)
+        return self._structure.unflatten([column[: self.size] for column in self._columns])
 
     def restore(self, saved: Transition) -> None:
         """Makes this replay hold just what `save` gave."""
-        self._columns = jax.tree_util.tree_map(np.array, saved)
-        self.size = len(saved.a_tm1)
+        self._columns = [np.array(column) for column in self._structure.flatten_up_to(saved)]
+        self.size = len(self._columns[0])
 
 
 class _Step(NamedTuple):

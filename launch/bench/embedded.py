@@ -25,8 +25,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     cores = usable_cores(args.all_cores)
     figures: dict[str, Any] = {}
     parts: dict[str, Any] = {}
-    for task in tasks:
-        figures[task], parts[task] = _measure(task, names, cores, repeats, turn_seconds)
+    try:
+        for task in tasks:
+            figures[task], parts[task] = _measure(task, names, cores, repeats, turn_seconds)
+    except KeyboardInterrupt:
+        if not figures:
+            raise
+        print("interrupted: these are the tasks that were measured to their end", file=sys.stderr)
     measure = "wall" if args.all_cores else "cpu"
     _print(figures, parts, names, measure)
     checks = targets(figures, measure)

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from eve_acme import fisher as fisher_lib
 from eve_acme import layers, update
@@ -122,8 +121,7 @@ def _pieces(engine: Engine) -> dict[str, Callable[[], Any]]:
         def one(carry: Any, scale: Any) -> Any:
             params, moments = carry
             scaled = jax.tree_util.tree_map(lambda g: scale * g, gradient)
-            change, moments = update.adam(config).update(scaled, moments)
-            return (optax.apply_updates(params, change), moments), None
+            return update.adam_step(config, scaled, moments, params), None
 
         return jax.lax.scan(one, (state.params, state.optimizer), batches.r_t[:, 0])[0]
 

@@ -34,7 +34,7 @@ class Worker:
         if CONTENDERS[name]["agent"] != "eve":
             environment.pop("XLA_FLAGS", None)  # As shipped.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "eve_acme.launch.bench.worker", request],
+            [sys.executable, "-c", f"from {__name__} import main; main()", request],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,0 +1,74 @@
+"""A state of many small arrays as a few: what a compiled call costs grows with their number."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eve_acme.types import Array
+
+SMALL = 2**14
+"""Arrays with more elements stay as they are: to copy them would cost more than a call."""
+
+
+class Packed(NamedTuple):
+    """A tree's leaves.
+
+    Attributes:
+      numbers: `[N]` float32, all small leaves of that type, one after another.
+      counts: `[M]` int32, all small leaves of 32-bit integers (keys as their bits).
+      others: the rest, in order.
+    """
+
+    numbers: Array
+    counts: Array
+    others: tuple[Array, ...]
+
+
+class Packing:
+    """Packs and unpacks trees like `template` (of arrays or shapes). Both are traced, not run."""
+
+    def __init__(self, template: Any):
+        leaves, self._structure = jax.tree_util.tree_flatten(template)
+        self._shapes = [leaf.shape for leaf in leaves]
+        self._dtypes = [np.dtype(leaf.dtype) for leaf in leaves]
+        self._kinds = [_kind(leaf) for leaf in leaves]
+
+    def pack(self, tree: Any) -> Packed:
+        leaves = self._structure.flatten_up_to(tree)
+        by_kind: dict[str, list[jax.Array]] = {"numbers": [], "counts": [], "others": []}
+        for leaf, kind in zip(leaves, self._kinds, strict=True):
+            by_kind[kind].append(leaf)
+        counts = [jax.lax.bitcast_convert_type(leaf, jnp.int32) for leaf in by_kind["counts"]]
+        return Packed(
+            numbers=_joined(by_kind["numbers"], jnp.float32),
+            counts=_joined(counts, jnp.int32),
+            others=tuple(by_kind["others"]),
+        )
+
+    def unpack(self, packed: Packed) -> Any:
+        start = {"numbers": 0, "counts": 0, "others": 0}
+        leaves = []
+        for shape, dtype, kind in zip(self._shapes, self._dtypes, self._kinds, strict=True):
+            i = start[kind]
+            if kind == "others":
+                leaf, size = packed.others[i], 1
+            else:
+                size = int(np.prod(shape))
+                leaf = getattr(packed, kind)[i : i + size].reshape(shape)
+                leaf = jax.lax.bitcast_convert_type(leaf, dtype)
+            leaves.append(leaf)
+            start[kind] += size
+        return self._structure.unflatten(leaves)
+
+
+def _kind(leaf: Any) -> str:
+    small = int(np.prod(leaf.shape)) <= SMALL
+    if small and leaf.dtype == np.float32:
+        return "numbers"
+    return "counts" if small and leaf.dtype in (np.int32, np.uint32) else "others"
+
+
+def _joined(leaves: list[jax.Array], dtype: Any) -> jax.Array:
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves] or [jnp.zeros(0, dtype)])

@@ -1,0 +1,49 @@
+"""States as few arrays: nothing is lost, and learning is the same as on the many."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eve_acme import update
+from eve_acme.config import PRESETS, EVEConfig
+from eve_acme.networks import make_networks
+from eve_acme.packing import SMALL, Packing
+
+
+def test_what_is_packed_comes_back():
+    tree = {
+        "w": jnp.arange(6.0).reshape(2, 3) - 0.5,
+        "key": jnp.array([2**32 - 1, 7], jnp.uint32),
+        "steps": jnp.int32(-3),
+        "image": jnp.array([[1, 255]], jnp.uint8),
+        "large": jnp.ones(SMALL + 1),
+        "b": jnp.float32(jnp.inf),
+    }
+    packing = Packing(jax.eval_shape(lambda: tree))
+    packed = packing.pack(tree)
+    np.testing.assert_array_equal(packed.numbers, [np.inf, -0.5, 0.5, 1.5, 2.5, 3.5, 4.5])
+    np.testing.assert_array_equal(packed.counts, [-1, 7, -3])  # In the order of their names.
+    assert [leaf.shape for leaf in packed.others] == [(1, 2), (SMALL + 1,)]
+    back = packing.unpack(packed)
+    assert {k: v.dtype for k, v in back.items()} == {k: v.dtype for k, v in tree.items()}
+    jax.tree_util.tree_map(np.testing.assert_array_equal, back, tree)
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_a_packed_learner_learns_the_same(preset, table_specs, table_batches):
+    config = EVEConfig(**PRESETS[preset])
+    network = make_networks(table_specs, config)
+    plain, packed = update.make_learner(config, network), update.compiled_learner(config, network)
+    a, b = plain.init(jax.random.PRNGKey(0)), packed.init(jax.random.PRNGKey(0))
+    rng = np.random.default_rng(0)
+    step = jax.jit(plain.update)
+    for i in range(5):
+        batches = table_batches(rng)
+        a, _ = step(a, batches, i + 1, 1.0)
+        b, _ = packed.update(b, batches, i + 1, 1.0)
+    jax.tree_util.tree_map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6),
+        packed.posterior(b, 50),
+        plain.posterior(a, 50),
+    )
