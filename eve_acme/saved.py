@@ -20,13 +20,17 @@ import numpy as np
 from dm_env import specs
 
 from eve_acme import checks
-from eve_acme.acting import compiled_policy
+from eve_acme.acting import Policy, make_policy
 from eve_acme.config import EVEConfig, from_dict
 from eve_acme.epistemic import LEVELS, SAMPLES, Values, make_epistemic
 from eve_acme.networks import Network, make_networks
 from eve_acme.posterior import Posterior
 
 FILE = "agent.npz"
+
+
+def _compiled(policy: Policy) -> Policy:
+    return Policy(jax.jit(policy.plan), jax.jit(policy.select))
 
 
 class Agent:
@@ -45,8 +49,8 @@ class Agent:
         self._epistemic = make_epistemic(config, network)
         greedy = dataclasses.replace(config, acting="greedy")
         thompson = dataclasses.replace(config, acting="thompson")
-        self._greedy = compiled_policy(greedy, network)
-        self._thompson = compiled_policy(thompson, network)
+        self._greedy = _compiled(make_policy(greedy, network))
+        self._thompson = _compiled(make_policy(thompson, network))
 
     def act(self, observation: Any, key: jax.Array | None = None) -> int:
         """An action for one observation: greedy on the posterior's mean, or on its sample `key`.
