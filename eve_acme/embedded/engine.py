@@ -31,7 +31,7 @@ _FILE = "engine.pkl"
 
 @functools.lru_cache(maxsize=16)
 def compiled_acting(config: EVEConfig, network: Network) -> tuple[Callable, Callable]:
-    """`(state, n, key, episode) -> (plan, key of its steps)`, and the policy's `select`.
+    """`(state, n, key, episode) -> (plan, key)`, and `(plan, observation, key, step) -> action`.
 
     Keys, posterior and sample in one call: apart, their calls cost more than a small network's
     arithmetic. What is planned is a copy, since the next step takes the state's buffers away.
@@ -44,7 +44,10 @@ def compiled_acting(config: EVEConfig, network: Network) -> tuple[Callable, Call
         plan = policy.plan(learner.posterior(state, n), plan_key)
         return jax.tree_util.tree_map(jnp.copy, plan), select_key
 
-    return jax.jit(plan), jax.jit(policy.select)
+    def select(plan: Any, observation: Any, key: jax.Array, step: Any) -> jax.Array:
+        return policy.select(plan, observation, jax.random.fold_in(key, step))
+
+    return jax.jit(plan), jax.jit(select)
 
 
 class Engine:
@@ -156,10 +159,10 @@ class Engine:
     def _act(self, observation: Any) -> int:
         if self._burning_in:
             return int(self._rng.integers(self._num_actions))
-        key = self._select_key
-        if self.config.acting == "epsilon_greedy":
-            key = jax.random.fold_in(key, self._episode_length)
-        return np.asarray(self._select(self._episode_plan, observation, key)).item()
+        action = self._select(
+            self._episode_plan, observation, self._select_key, self._episode_length
+        )
+        return np.asarray(action).item()
 
     def _learn(self) -> None:
         config = self.config
