@@ -240,4 +240,5 @@ def test_counts_minibatches():
         counter=counter,
     )
     learner.run(3)
-    assert counter.get_counts()["steps"] == 6 == int(learner.save()["state"].steps)
+    posterior = learner.get_variables(["posterior"])[0]
+    assert counter.get_counts()["steps"] == 6 == int(posterior.version)

@@ -179,13 +179,20 @@ def test_an_actor_is_given_the_index_that_nobody_uses(tmp_path, monkeypatch):
 def test_a_learner_notices_a_replay_that_was_replaced_without_a_word(monkeypatch):
     """As when its host lost power: the connection stays open, and nothing comes."""
     learner = learner_lib.Learner.__new__(learner_lib.Learner)
-    lives = ["reverb-1"]
-    learner._replay = types.SimpleNamespace(status=lambda: dict(life=lives[-1]))
+    lives, told = ["one"], []
+    learner._replay = types.SimpleNamespace(
+        status=lambda: dict(life=lives[-1], waiting=1),
+        connect=lambda known: told.append(known) or 7,
+    )
     now = time.monotonic()
-    learner._life, learner._heard = "reverb-1", now
+    learner._waiting, learner._next_check, learner._episodes_read = "no episode", 0.0, 5
+    learner._life, learner._heard = "one", now
     learner._check_replay()
-    lives.append("reverb-2")
-    learner._check_replay()  # It was heard of just now.
-    monkeypatch.setattr(learner_lib.time, "monotonic", lambda: now + 21)
-    with pytest.raises(RuntimeError, match="replay is another"):
+    assert told == []  # It is still the one that was told what to send.
+    lives.append("two")
+    monkeypatch.setattr(learner_lib.time, "monotonic", lambda: now + 2)
+    learner._check_replay()
+    assert told == [5] and learner._feed == 7 and learner._life == "two"
+    monkeypatch.setattr(learner_lib.time, "monotonic", lambda: now + 60)
+    with pytest.raises(RuntimeError, match="nothing came from replay"):
         learner._check_replay()
