@@ -23,7 +23,12 @@ def swarm(image, work):
     """Two engines that are one swarm, and a host beside them."""
     shutil.rmtree(work / "two", ignore_errors=True)
     (work / "two").mkdir()
-    subprocess.run(["cp", "-a", "--reflink=auto", image / "data", work / "two/data"], check=True)
+    # The image's layers are only read: links to them will do, and take seconds instead of minutes.
+    for name in sorted(path.name for path in (image / "data").iterdir()):
+        kind = ["--link"] if name == "overlay2" else []
+        folder = work / "two" / "data"
+        folder.mkdir(exist_ok=True)
+        subprocess.run(["cp", "-a", *kind, image / "data" / name, folder], check=True)
     with hosts.made({"one": [], "two": [], "outside": []}) as made:
         engines = [engine_lib.Engine(work / n, made.namespace(n)) for n in ("one", "two")]
         try:
@@ -35,7 +40,7 @@ def swarm(image, work):
             for engine in reversed(engines):
                 engine.docker("swarm", "leave", "--force", check=False, timeout=60)
                 engine.stop()
-            shutil.rmtree(work / "two")
+            shutil.rmtree(work / "two", ignore_errors=True)
 
 
 def join(made, one, two):
