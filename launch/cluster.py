@@ -53,6 +53,9 @@ def add_parser(commands: Any) -> None:
     action.add_argument("--image", default="eve-acme", help="default: eve-acme")
     action.add_argument("--actors", type=int, default=2, metavar="N", help="default: 2")
     action.add_argument("--out", required=True, metavar="DIR", help="where the results go")
+    action.add_argument(
+        "--stack", default=str(STACK), metavar="FILE", help="one of your own (default: %(default)s)"
+    )
     action.add_argument("--detach", action="store_true", help="do not wait")
     action.set_defaults(passes_rest=True)
     action = add("wait", wait, "wait for the end of a run that is going on")
@@ -77,7 +80,7 @@ def up(args: argparse.Namespace) -> int:
     _check_swarm()
     words = dict(EVE_LAUNCH=shlex.join(args.rest), EVE_IMAGE=args.image)
     _docker(
-        "stack", "deploy", "--resolve-image", "never", "-c", str(STACK), args.name,
+        "stack", "deploy", "--resolve-image", "never", "-c", args.stack, args.name,
         environ={**words, "EVE_ACTORS": str(args.actors)},
     )  # fmt: skip
     print(f"the run is deployed as stack {args.name!r}", file=sys.stderr)

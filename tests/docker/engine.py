@@ -42,6 +42,8 @@ class Engine:
         words = ["dockerd", "--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec"]
         words += ["--pidfile", f"{folder}/pid", "-H", self.host]
         if self._namespace is None:  # The rules and bridges would be the machine's.
+            # And so would those of a swarm that an interrupted test did not leave.
+            shutil.rmtree(self._directory / "data" / "swarm", ignore_errors=True)
             words += ["--iptables=false", "--ip6tables=false", "--ip-forward=false"]
             words += ["--bridge=none"]
         else:
