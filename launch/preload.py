@@ -15,6 +15,8 @@ MODULES = (
     *(f"eve_acme.launch.nodes.{name}" for name in ("actor", "counter", "learner", "replay")),
     "eve_acme.launch.nodes.coordinator",
     "eve_acme.launch.plots",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.pyplot",
 )
 
 with contextlib.redirect_stderr(io.StringIO()):  # Gym advertises its successor.

@@ -300,9 +300,12 @@ def test_ctrl_c_on_a_terminal_stops_all_of_it_and_the_next_call_starts_afresh(
     checkout: Checkout,
 ) -> None:
     checkout.hold.touch()
-    process, terminal = pty.fork()
-    if process == 0:
-        os.execve(checkout.script, [str(checkout.script)], checkout.env)
+    terminal, inside = pty.openpty()
+    command = [shutil.which("setsid") or "setsid", "--ctty", str(checkout.script)]
+    process = subprocess.Popen(
+        command, stdin=inside, stdout=inside, stderr=inside, env=checkout.env
+    )
+    os.close(inside)
     wait_for(checkout.venvs_made)
     time.sleep(0.5)
     os.write(terminal, b"\x03")
@@ -311,7 +314,7 @@ def test_ctrl_c_on_a_terminal_stops_all_of_it_and_the_next_call_starts_afresh(
         while text := os.read(terminal, 4096):
             shown += text
     os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 130
+    assert process.wait(timeout=60) == 130
     assert shown.endswith(b"interrupted; the next call starts afresh\r\n")
 
     checkout.hold.unlink()
