@@ -301,9 +301,14 @@ def test_ctrl_c_on_a_terminal_stops_all_of_it_and_the_next_call_starts_afresh(
 ) -> None:
     checkout.hold.touch()
     terminal, inside = pty.openpty()
-    command = [shutil.which("setsid") or "setsid", "--ctty", str(checkout.script)]
+    # Who runs the tests in the background ignores Ctrl-C, and so would all of their children.
+    env, setsid = (shutil.which(name) or name for name in ("env", "setsid"))
     process = subprocess.Popen(
-        command, stdin=inside, stdout=inside, stderr=inside, env=checkout.env
+        [env, "--default-signal=INT", setsid, "--ctty", str(checkout.script)],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        env=checkout.env,
     )
     os.close(inside)
     wait_for(checkout.venvs_made)
