@@ -16,9 +16,10 @@ from eve_acme.launch import plan as plan_lib
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.folder import locked
 from eve_acme.launch.nodes.base import Run
-from eve_acme.launch.supervise import NodeName, Supervisor, node_names
+from eve_acme.launch.supervise import GaveUp, NodeName, Supervisor, node_names
 
 RECOVERY_SECONDS = 90.0
+LOOKS_SECONDS = 2.0
 EPISODES = 1_000_000
 """More than a run of kills can play: it ends when the kills are done."""
 
@@ -65,7 +66,11 @@ def chaos(args: argparse.Namespace) -> int:
     words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]
     run = launch_lib.new(args.parse(words))
     names = _targets(run, args.roles)
-    kills = _run(run, names, args.kills, random.Random(args.seed))
+    try:
+        kills = _run(run, names, args.kills, random.Random(args.seed))
+    except GaveUp as error:
+        print(f"eve: {error}", file=sys.stderr)
+        return 1
     print(f"{'killed':<16}{'work went on after':>20}{'steps lost':>12}")
     for kill in kills:
         after = "never" if kill.seconds is None else f"{kill.seconds:.1f} s"
@@ -118,9 +123,12 @@ def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
     at = time.time()
     os.kill(supervisor.pid(name), signal.SIGKILL)
     deadline = time.monotonic() + RECOVERY_SECONDS
-    # What was under way when the signal was sent may still be counted in the first status after it.
+    # A status is the sum of several looks, of which the first may have been before the signal.
     first = _wait(
-        run, supervisor, deadline, lambda s: s["time"] > at + 0.1 and s["replay_size"] is not None
+        run,
+        supervisor,
+        deadline,
+        lambda s: s["time"] > at + LOOKS_SECONDS and s["replay_size"] is not None,
     )
     had = before.get("replay_size") or 0
 

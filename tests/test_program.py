@@ -99,7 +99,7 @@ def test_it_ends_by_itself(tmp_path, kind):
     at = time.monotonic()
     text = finish(process)
     assert process.returncode == 0, text
-    assert time.monotonic() - at < 60  # Ten, and a wide margin for a loaded machine.
+    assert time.monotonic() - at < 20  # Ten, and a margin for a loaded machine.
     summary = check_accounts(out)
     assert summary["episodes"] == 30 and summary["env_steps"] == 150 and summary["finished"]
     # 120 samples for each step from the 16th on: a round each.

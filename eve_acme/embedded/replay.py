@@ -35,7 +35,7 @@ class Replay:
         self.bytes_per_transition = sum(
             column.dtype.itemsize * int(np.prod(column.shape[1:])) for column in self._columns
         )
-        self._most = int(max_bytes // self.bytes_per_transition)
+        self.most = int(max_bytes // self.bytes_per_transition)
 
     @property
     def nbytes(self) -> int:
@@ -44,9 +44,9 @@ class Replay:
 
     def check(self, transitions: int) -> None:
         """Raises ReplayFull unless that many transitions fit."""
-        if transitions > self._most:
+        if transitions > self.most:
             raise ReplayFull(
-                f"replay_megabytes: got {self._max_bytes / 2**20:g}, which holds {self._most} "
+                f"replay_megabytes: got {self._max_bytes / 2**20:g}, which holds {self.most} "
                 f"steps of {self.bytes_per_transition} bytes; {transitions} steps need "
                 f"{transitions * self.bytes_per_transition / 2**20:.1f} or more"
             )
@@ -56,7 +56,7 @@ class Replay:
         capacity = len(self._columns[0])
         if self.size == capacity:
             self.check(self.size + 1)
-            self._grow(min(max(1024, 2 * capacity), self._most))
+            self._grow(min(max(1024, 2 * capacity), self.most))
         values = self._structure.flatten_up_to(transition)
         for column, value in zip(self._columns, values, strict=True):
             column[self.size] = value

@@ -37,10 +37,9 @@ class Learner(Node):
     """
 
     def __init__(self, run: Run, replay: Any, reverb_address: Any, counter: Any):
-        from acme import specs
         from acme.utils import loggers
 
-        from eve_acme.agent.builder import EVEBuilder
+        from eve_acme.agent.learner import EVELearner
         from eve_acme.embedded.replay import Replay, Windows
 
         super().__init__()
@@ -54,12 +53,14 @@ class Learner(Node):
         self._memory = Replay(environment.observation_spec(), config.replay_megabytes * 2**20)
         self._windows = Windows(config.n_step, config.discount, config.subsample)
         self._episodes_read = 0
-        self._learner = EVEBuilder(config, episodes_so_far=self._episodes).make_learner(
+        self._learner = EVELearner(
+            config=config,
+            network=make_network(run, environment),
             random_key=key_of(run.plan.seed, "learner", 0),
-            networks=make_network(run, environment),
             dataset=self._rounds(),
-            logger_fn=lambda *_: loggers.NoOpLogger(),
-            environment_spec=specs.make_environment_spec(environment),
+            most_steps=self._memory.most,  # A step takes far less here than an item in Reverb.
+            episodes_so_far=self._episodes,
+            logger=loggers.NoOpLogger(),
         )
         saved = newest(self._directory)
         if saved is not None:
