@@ -217,9 +217,7 @@ def sampled_values(
             b = draw(params[name]["b"], variance[name]["b"], normals["b"])
             params[name] = {**params[name], "b": b}
         else:
-            params[name] = jax.tree_util.tree_map(
-                draw, params[name], variance[name], normals
-            )
+            params[name] = jax.tree_util.tree_map(draw, params[name], variance[name], normals)
 
     def intercept(name: str, inner: Callable, x: jax.Array) -> jax.Array:
         if name not in z.outputs:

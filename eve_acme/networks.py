@@ -173,9 +173,7 @@ def num_parameters(params: Params) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(params))
 
 
-def _torso(
-    config: EVEConfig, first: Callable[[int], Any], outputs: int, x: jax.Array
-) -> jax.Array:
+def _torso(config: EVEConfig, first: Callable[[int], Any], outputs: int, x: jax.Array) -> jax.Array:
     """The MLP `first -> hidden layers -> outputs`."""
     activation: Callable[[jax.Array], jax.Array] = _ACTIVATIONS[config.activation]
     h = activation(first(config.hidden[0])(x))
@@ -224,9 +222,7 @@ def _dense_mlp(config: EVEConfig, size: int, num_actions: int) -> Network:
     return Network(lambda key: init(key, dummy), encode, apply, value, num_actions)
 
 
-def _image_mlp(
-    config: EVEConfig, torso: str, shape: tuple[int, ...], num_actions: int
-) -> Network:
+def _image_mlp(config: EVEConfig, torso: str, shape: tuple[int, ...], num_actions: int) -> Network:
     """Convolutions, then the dense MLP on what they give."""
     by_action = config.first_layer == "by_action"
 

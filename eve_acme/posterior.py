@@ -121,6 +121,4 @@ def sample(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Params:
     """
     if config.prior == "unit":
         raise ValueError("prior: got 'unit', allowed for weight samples is constant or paper")
-    return jax.tree_util.tree_map(
-        jnp.add, posterior.mean, perturbation(config, posterior, key)
-    )
+    return jax.tree_util.tree_map(jnp.add, posterior.mean, perturbation(config, posterior, key))

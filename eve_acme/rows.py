@@ -89,9 +89,7 @@ def coast(config: EVEConfig, rows: Rows, start: Array, stop: Array) -> jax.Array
     return rows.w - step * rows.mu / (jnp.sqrt(rows.nu) + damping)
 
 
-def bring_up_to_date(
-    config: EVEConfig, rows: Rows, seen: Array, steps: Array
-) -> Rows:
+def bring_up_to_date(config: EVEConfig, rows: Rows, seen: Array, steps: Array) -> Rows:
     """Rows that were true at `seen` `[R]`, as of `steps`."""
     synced = steps - steps % config.target_period
     quiet = (steps - seen).astype(jnp.float32)[:, None]

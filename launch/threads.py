@@ -1,6 +1,8 @@
 """The program as threads of this process, by Launchpad's own `local_mt`."""
 
+import os
 import signal
+import sys
 import threading
 from typing import Any
 
@@ -8,9 +10,14 @@ from eve_acme.launch.nodes import base
 from eve_acme.launch.nodes.base import Run
 from eve_acme.launch.view import View
 
+SECONDS_TO_SAVE = 8
+
 
 def run(run: Run, quiet: bool) -> int:
     """Runs it until it has ended; gives the exit code. Nothing is started again here."""
+    # All that nodes need, before there are threads: two that import the same packages at once in
+    # another order block each other, and Python ends one of them with a _DeadlockError.
+    from eve_acme.launch import preload  # noqa: F401  isort: skip
     import launchpad as lp
 
     from eve_acme.launch.program import make_program
@@ -31,7 +38,10 @@ def run(run: Run, quiet: bool) -> int:
         with View(run.directory, run.plan.config.samples_per_insert, quiet) as view:
             shown = threading.Thread(target=_show, args=(view, done), daemon=True)
             shown.start()
-            manager.wait()
+            try:
+                manager.wait()
+            except Exception as error:
+                _give_up(run, manager, error)
             done.set()
             shown.join()
     finally:
@@ -44,3 +54,19 @@ def run(run: Run, quiet: bool) -> int:
 def _show(view: View, done: threading.Event) -> None:
     while not done.wait(0.2):
         view.update()
+
+
+def _give_up(run: Run, manager: Any, error: Exception) -> None:
+    """A node died, and nobody starts it again: the others save what they have, and all is over."""
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)  # With it Launchpad would kill this process.
+    base.finish_all()
+    others = threading.Thread(target=manager.wait, kwargs={"raise_error": False}, daemon=True)
+    others.start()
+    others.join(SECONDS_TO_SAVE)
+    print(
+        f"eve: a node died ({type(error).__name__}: {error}), and threads are not started again; "
+        f"what was learnt is in {run.state}, to go on: eve launch --resume {run.directory}",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)  # A thread that waits for the dead one would keep the interpreter from ending.

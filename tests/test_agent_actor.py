@@ -118,9 +118,7 @@ def test_evaluation_is_greedy_on_the_mean_from_the_first_episode():
 
 
 def test_epsilon_greedy_draws_anew_at_each_step():
-    config = EVEConfig(
-        hidden=(8,), acting="epsilon_greedy", epsilon_greedy=1.0, burn_in_episodes=0
-    )
+    config = EVEConfig(hidden=(8,), acting="epsilon_greedy", epsilon_greedy=1.0, burn_in_episodes=0)
     actor, _, _ = make(config)
     actor.observe_first(dm_env.restart(np.int32(0)))
     assert {int(actor.select_action(np.int32(7))) for _ in range(60)} == {0, 1, 2, 3}

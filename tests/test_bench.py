@@ -55,9 +55,7 @@ def test_the_profile_leaves_its_files(tmp_path, capsys):
 
 def test_ratios_are_those_of_the_same_turns():
     def figure(cpu, ratio, samples=120):
-        return dict(
-            cpu=dict(median=cpu), cpu_ratio=dict(median=ratio), samples_per_step=samples
-        )
+        return dict(cpu=dict(median=cpu), cpu_ratio=dict(median=ratio), samples_per_step=samples)
 
     figures = {
         "deep_sea:size=10": dict(eve=figure(500.0, 1.0), dqn_equivalent=figure(400.0, 0.8)),

@@ -31,9 +31,7 @@ def test_linear_gaussian_model():
         average = fisher.add(0.0, average, squares)
     # The Fisher of one minibatch sums its transitions and has the algorithm's factor of four.
     omega = 1.0 / (4.0 * scale**2 * batch_size * noise_variance)
-    config = EVEConfig(
-        omega=omega, prior="constant", prior_precision=0.3, predictive="network"
-    )
+    config = EVEConfig(omega=omega, prior="constant", prior_precision=0.3, predictive="network")
     weight = fisher.weight(0.0, average)
     approx = Posterior(params, average.total, weight, jnp.asarray(8), jnp.asarray(0))
     expected = counts / noise_variance + 0.3

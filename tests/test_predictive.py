@@ -25,9 +25,7 @@ def _jacobian_std(config, network, post, x, action):
     grad = jax.grad(network.value)(post.mean, x, action)
     variances = posterior.variances(config, post)
     pairs = list(
-        zip(
-            jax.tree_util.tree_leaves(grad), jax.tree_util.tree_leaves(variances), strict=True
-        )
+        zip(jax.tree_util.tree_leaves(grad), jax.tree_util.tree_leaves(variances), strict=True)
     )
     total = 0.0
     for g, v in pairs:

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
@@ -193,6 +194,18 @@ def test_a_node_that_cannot_live_ends_the_run(tmp_path):
     code = launch.supervised(run, launch.free_addresses(None), quiet=True)
     assert code == 1
     assert not [pid for pid in pids(run.directory) if alive(pid)]
+
+
+def test_a_thread_that_cannot_live_ends_the_run(tmp_path):
+    out = tmp_path / "run"
+    first = finish(start(*TINY, "--episodes", "2", "--launch-type", "local_mt", "--out", str(out)))
+    shutil.rmtree(out / "tensorboard")
+    (out / "tensorboard").touch()  # A folder is expected there.
+    words = ["--resume", str(out), "--episodes", "9", "--launch-type", "local_mt"]
+    process = start(*words)
+    text = finish(process)
+    assert process.returncode == 1, first + text
+    assert "eve: a node died (" in text.splitlines()[-1]
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):

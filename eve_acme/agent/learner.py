@@ -81,9 +81,7 @@ class EVELearner(core.Learner):
         with self._lock:
             # Never back: replay's checkpoint may be older than the learner's.
             self.n = max(self.n, 1 + steps)
-            self._state, self.metrics = self._learner.update(
-                self._state, batches, self.n, explore
-            )
+            self._state, self.metrics = self._learner.update(self._state, batches, self.n, explore)
             self.rounds += 1
             minibatches = self.rounds * self._config.batches_per_step
             self._guard.add(minibatches, self.metrics.loss, batches)

@@ -29,6 +29,8 @@ from eve_acme.config import EVEConfig
 from eve_acme.types import Transition
 
 TABLE = "eve_transitions"
+
+
 class Round(NamedTuple):
     """What one learner step reads.
 

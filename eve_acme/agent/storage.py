@@ -13,7 +13,6 @@ ITEM_OVERHEAD = 5 * 1024
 """Bytes that Reverb spends on an item beside its data: measured 3,900 to 4,900, rounded up."""
 
 
-
 class Stored(NamedTuple):
     """What the writer casts to, and the reader gets."""
 

@@ -170,9 +170,7 @@ class Engine:
             return
         batches = self.replay.sample(self._rng, (config.batches_per_step, config.batch_size))
         explore = float(config.bootstrap_burn_in or not self._burning_in)
-        self._state, self.metrics = self._learner.update(
-            self._state, batches, self.n, explore
-        )
+        self._state, self.metrics = self._learner.update(self._state, batches, self.n, explore)
         self.learner_updates += config.batches_per_step
         self._guard.add(self.learner_updates, self.metrics.loss, batches)
 

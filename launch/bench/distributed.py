@@ -66,9 +66,7 @@ def ours(folder: pathlib.Path, seconds: float) -> float:
 def stock(folder: pathlib.Path, seconds: float) -> float:
     """Steps a second of Acme's DQN, all actors together: as many rounds, by its rate limiter."""
     # A child of Acme's program imports Acme before anything of ours can repair JAX for it.
-    (folder / "sitecustomize.py").write_text(
-        "from eve_acme.agent import compat\ncompat.repair()\n"
-    )
+    (folder / "sitecustomize.py").write_text("from eve_acme.agent import compat\ncompat.repair()\n")
     limit = WARM_SECONDS + seconds + 60.0
     words = ["-m", "eve_acme.launch.bench.stock", TASK, "2", str(limit), str(folder)]
     process = _start(words, PYTHONPATH=f"{folder}:{_root()}")

@@ -100,9 +100,7 @@ class Counter(Node):
     def totals(self) -> dict[str, int]:
         """Episodes that are in play and that have ended, and the steps of those."""
         with self._lock:
-            return dict(
-                in_play=self._in_play(), ended=len(self._episodes), steps=self._steps
-            )
+            return dict(in_play=self._in_play(), ended=len(self._episodes), steps=self._steps)
 
     def episodes(self, start: int = 0) -> list[dict[str, Any]]:
         """Reports in the order of their coming, from the given one on."""
