@@ -1,9 +1,13 @@
 """`eve report`: one table of many runs, read from their summary.json files."""
 
 import argparse
+import contextlib
+import io
 import json
+import math
 import pathlib
 import sys
+import warnings
 from collections import defaultdict
 from typing import Any
 
@@ -28,7 +32,7 @@ def add_parser(commands: Any) -> None:
         help="print a table of finished runs",
         description="Finds every summary.json below DIR and prints, for each agent and task, the "
         "episode at which each seed was solved at both of bsuite's thresholds, the share of "
-        "episodes with the treasure, and the return.",
+        "episodes with the treasure, the return, and bsuite's own score for runs of a bsuite id.",
     )
     parser.add_argument("directories", nargs="+", metavar="DIR")
     parser.set_defaults(command=run)
@@ -53,10 +57,26 @@ def load(directories: list[pathlib.Path]) -> list[dict[str, Any]]:
                 missing = [field for field in FIELDS if field not in summary]
                 if missing:
                     raise ValueError(f"it has no {missing[0]}")
+                summary["bsuite_score"] = bsuite_score(path.parent)
                 summaries.append(summary)
             except (OSError, TypeError, ValueError) as error:
                 print(f"left out {path}: {error}", file=sys.stderr)
     return summaries
+
+
+def bsuite_score(directory: pathlib.Path) -> float | None:
+    """What bsuite's own analysis says of a run, from 0 to 1; None if it knows no such task."""
+    if not any(directory.glob("bsuite_id_-_*.csv")):
+        return None
+    from bsuite.experiments import summary_analysis
+    from bsuite.logging import csv_load
+
+    # It asks for a folder with its files alone, and calls pandas in old ways.
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        frame, _ = csv_load.load_bsuite(str(directory))
+        score = float(summary_analysis.bsuite_score(frame)["score"].iloc[0])
+    return None if math.isnan(score) else score
 
 
 def table(summaries: list[dict[str, Any]]) -> str:
@@ -65,8 +85,9 @@ def table(summaries: list[dict[str, Any]]) -> str:
     for summary in summaries:
         groups[summary["label"], summary["task"]][summary["seed"]] = summary
     lines = [
-        "| agent | task | seeds | solved at 20 % | at 10 % | treasure % | return | episodes |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| agent | task | seeds | solved at 20 % | at 10 % | treasure % | return | bsuite's score "
+        "| episodes |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (label, task), seeds in sorted(groups.items(), key=lambda item: _order(*item[0])):
         runs = [seeds[seed] for seed in sorted(seeds)]
@@ -76,6 +97,7 @@ def table(summaries: list[dict[str, Any]]) -> str:
             _row(runs, "solved_episode_10", "{}", "-"),
             _row(runs, "good_episode_fraction", "{:.1%}", "").replace("%", ""),
             _row(runs, "final_mean_return", "{:.2f}", ""),
+            _row(runs, "bsuite_score", "{:.2f}", ""),
             _row(runs, "episodes", "{}", ""),
         ]
         lines.append(f"| {label} | {task} | {numbers} | " + " | ".join(cells) + " |")
