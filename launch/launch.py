@@ -53,14 +53,21 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--episodes", type=int, metavar="N", help="of all actors together")
     parser.add_argument("--steps", type=int, metavar="N", help="end after so many steps")
     parser.add_argument(
+        "--ahead",
+        type=int,
+        metavar="N",
+        help="episodes that may be played and not learnt yet (default: 2); more keep many actors "
+        "busy, and make them act on older posteriors",
+    )
+    parser.add_argument(
         "--stop-when-solved", action="store_true", help="end a Deep Sea run at the 20%% threshold"
     )
     parser.add_argument("--out", metavar="DIR", help="default: runs/TASK-launch-seedSEED")
     parser.add_argument(
         "--resume",
         metavar="DIR",
-        help="go on with the run of DIR; --episodes, --steps, --actors and --replay-megabytes may "
-        "be given anew",
+        help="go on with the run of DIR; --episodes, --steps, --actors, --ahead and "
+        "--replay-megabytes may be given anew",
     )
     parser.add_argument(
         "--port", type=int, metavar="N", help="first of the ports to use (default: free ones)"
@@ -170,8 +177,7 @@ def new(args: argparse.Namespace) -> Run:
 def run_of(args: argparse.Namespace, directory: pathlib.Path) -> Run:
     """The same, in a folder that is not looked at."""
     plan = dataclasses.replace(plan_lib.from_args(args), engine="launchpad")
-    actors, steps = _checked(args, 2, None)
-    return Run(plan, actors, directory, steps)
+    return Run(plan, directory=directory, **_checked(args, actors=2, steps=None, ahead=Run.ahead))
 
 
 def _resumed(args: argparse.Namespace) -> Run:
@@ -182,9 +188,10 @@ def _resumed(args: argparse.Namespace) -> Run:
         raise UsageError(
             f"--resume: got a run of 'eve run', allowed is one of 'eve launch' ({directory})"
         )
-    actors, steps = _checked(args, saved["actors"], saved["steps"])
+    shape = dict(actors=saved["actors"], steps=saved["steps"], ahead=saved.get("ahead", Run.ahead))
+    values = _checked(args, **shape)
     _check_state(directory)
-    return Run(plan, actors, directory, steps)
+    return Run(plan, directory=directory, **values)
 
 
 def _check_state(directory: pathlib.Path) -> None:
@@ -205,14 +212,20 @@ def _check_state(directory: pathlib.Path) -> None:
         ) from None
 
 
-def _checked(args: argparse.Namespace, actors: int, steps: int | None) -> tuple[int, int | None]:
-    actors = actors if args.actors is None else args.actors
-    steps = steps if args.steps is None else args.steps
-    if not 1 <= actors <= 1000:
-        raise UsageError(f"--actors: got {actors}, allowed is a whole number from 1 to 1000")
-    if steps is not None and steps < 1:
-        raise UsageError(f"--steps: got {steps}, allowed is a whole number from 1")
-    return actors, steps
+def _checked(args: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
+    """The program's shape: what was asked for, or else the defaults."""
+    values = {
+        name: default if getattr(args, name) is None else getattr(args, name)
+        for name, default in defaults.items()
+    }
+    if not 1 <= values["actors"] <= 1000:
+        raise UsageError(
+            f"--actors: got {values['actors']}, allowed is a whole number from 1 to 1000"
+        )
+    for name in ("steps", "ahead"):
+        if values[name] is not None and values[name] < 1:
+            raise UsageError(f"--{name}: got {values[name]}, allowed is a whole number from 1")
+    return values
 
 
 def check_room(run: Run) -> None:
@@ -236,7 +249,8 @@ def write_config(run: Run) -> None:
     path = run.directory / "config.json"
     started = json.loads(path.read_text())["started"] if path.exists() else time.time()
     seeds = {str(n): seed_of(run.plan.seed, n.role, n.index) for n in node_names(run)}
-    extra = dict(actors=run.actors, steps=run.steps, seeds=seeds, started=started)
+    shape = dict(actors=run.actors, steps=run.steps, ahead=run.ahead)
+    extra = dict(**shape, seeds=seeds, started=started)
     write_json(path, {**run.plan.describe(), **extra})
 
 

@@ -171,6 +171,7 @@ def from_file(path: pathlib.Path) -> tuple[Run, dict[str, str]]:
             int(saved["actors"]),
             pathlib.Path(saved.get("out", path.parent)).absolute(),
             saved["steps"],
+            int(saved.get("ahead", Run.ahead)),
         )
         return run, default_addresses() | checked(saved.get("addresses", {}))
     except (OSError, KeyError, TypeError, ValueError) as error:

@@ -18,6 +18,7 @@ EXAMPLES = """examples:
   eve bench --tasks deep_sea:size=30 --agents eve,dqn --repeats 11
   eve bench soak --steps 1000000            does memory stay flat?
   eve bench distributed                     our Launchpad program beside stock Acme's
+  eve bench scaling                         1 to 8 actors, with the rate limiter on and off
   eve bench profile --tasks deep_sea:size=50 --out DIR
 """
 
@@ -46,11 +47,18 @@ def _distributed(args: argparse.Namespace) -> dict[str, Any]:
     return distributed.run(args)
 
 
+def _scaling(args: argparse.Namespace) -> dict[str, Any]:
+    from eve_acme.launch.bench import scaling
+
+    return scaling.run(args)
+
+
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "embedded": _embedded,
     "soak": _soak,
     "profile": _profile,
     "distributed": _distributed,
+    "scaling": _scaling,
 }
 """Each prints its tables and gives what is written as JSON."""
 
@@ -62,7 +70,9 @@ def add_parser(commands: Any) -> None:
         help="measure speed and memory beside bsuite's agents",
         description="embedded: microseconds for each environment step with all of its learning, "
         "contenders taking\nturns in processes of their own, and where EVE's time goes. soak: "
-        "resident memory over a long run.\nprofile: Python's and XLA's profile of EVE.",
+        "resident memory over a long run.\nprofile: Python's and XLA's profile of EVE. "
+        "distributed: our Launchpad program beside\nstock Acme's. scaling: what more actors "
+        "bring and cost.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -55,12 +55,12 @@ def ours(folder: pathlib.Path, seconds: float) -> float:
     """Rounds a second of `eve launch`, once it learns."""
     words = ["launch", TASK, "--episodes", "100000", "--quiet", "--out", str(folder / "run")]
     words += ["--replay-megabytes", "1000000", "--burn-in-episodes", "20"]
-    process = _start(["-m", "eve_acme.launch", *words])
+    process = start(["-m", "eve_acme.launch", *words])
     try:
         return _rate(lambda: _status(folder / "run"), seconds)
     finally:
         process.send_signal(signal.SIGINT)
-        _end(process)
+        end(process)
 
 
 def stock(folder: pathlib.Path, seconds: float) -> float:
@@ -69,29 +69,31 @@ def stock(folder: pathlib.Path, seconds: float) -> float:
     (folder / "sitecustomize.py").write_text("from eve_acme.agent import compat\ncompat.repair()\n")
     limit = WARM_SECONDS + seconds + 60.0
     words = ["-m", "eve_acme.launch.bench.stock", TASK, "2", str(limit), str(folder)]
-    process = _start(words, PYTHONPATH=f"{folder}:{_root()}")
+    process = start(words, PYTHONPATH=f"{folder}:{_root()}")
     try:
         return _rate(lambda: _steps(folder), seconds, least=200)
     finally:
         process.send_signal(signal.SIGTERM)
-        _end(process)
+        end(process)
 
 
 def raw_reverb(folder: pathlib.Path, seconds: float) -> float:
     """Rounds a second that a reader gets from a Reverb server in another process."""
-    return _child("_raw_reverb", folder, seconds)
+    del folder
+    return child("distributed", "_raw_reverb", seconds)
 
 
 def embedded(folder: pathlib.Path, seconds: float) -> float:
     """Rounds a second of the embedded engine."""
-    return _child("_embedded", folder, seconds)
-
-
-def _child(name: str, folder: pathlib.Path, seconds: float) -> float:
-    code = f"from eve_acme.launch.bench import distributed as d; print(d.{name}({seconds}))"
-    process = _start(["-c", code], stdout=subprocess.PIPE)
-    out, _ = process.communicate(timeout=300)
     del folder
+    return child("distributed", "_embedded", seconds)
+
+
+def child(module: str, name: str, *args: float) -> float:
+    """What a function gives in a process of its own."""
+    code = f"from eve_acme.launch.bench import {module} as m; print(m.{name}{(*args,)})"
+    process = start(["-c", code], stdout=subprocess.PIPE)
+    out, _ = process.communicate(timeout=300)
     return float(out.decode().split()[-1])
 
 
@@ -166,7 +168,8 @@ def _serve(pipe: Any) -> None:
     server.wait()
 
 
-def _start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: str) -> Any:
+def start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: str) -> Any:
+    """Starts Python with these words, in a session of its own."""
     flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     env = {**os.environ, "PYTHONPATH": _root(), "XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.Popen(
@@ -178,7 +181,8 @@ def _start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: st
     )
 
 
-def _end(process: Any) -> None:
+def end(process: Any) -> None:
+    """Waits for a process that was told to end, and kills it if it does not."""
     try:
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:

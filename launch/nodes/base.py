@@ -14,12 +14,17 @@ from eve_acme.launch.plan import Plan
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A distributed run: all that its nodes are built from, the same in every process."""
+    """A distributed run: all that its nodes are built from, the same in every process.
+
+    `ahead` episodes may be with replay and not learnt yet: by default one that is being learnt, and
+    one that waits.
+    """
 
     plan: Plan
     actors: int
     directory: pathlib.Path
     steps: int | None = None
+    ahead: int = 2
 
     @property
     def state(self) -> pathlib.Path:

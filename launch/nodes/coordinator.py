@@ -91,6 +91,8 @@ class Coordinator(Node):
             replay_size=replay.get("size"),
             replay_bytes=replay.get("bytes"),
             steps_read=learner.get("steps_read"),
+            posteriors_served=learner.get("posteriors_served"),
+            posterior_bytes=learner.get("posterior_bytes"),
             recent_return=recorder.recent_return if recorder.returns else None,
             bad_fraction=recorder.bad_fraction if recorder.bad else None,
             evaluation=(seen["evaluator"] or {}).get("total"),

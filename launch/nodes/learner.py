@@ -68,6 +68,7 @@ class Learner(Node):
         part = 1 + self._learner.rounds
         self._rng = np.random.default_rng(seed_of(run.plan.seed, "learner", 0, part))
         self._waiting: str | None = None
+        self._served = self._served_bytes = 0
         self._life: str | None = None
         self._feed = 0
         self._next_check = 0.0
@@ -76,9 +77,14 @@ class Learner(Node):
 
     def get_variables(self, names: list[str]) -> list[Any]:
         """The posterior, for actors."""
+        import jax
+
         if not self._learner.rounds:
             self._learner.n = 1 + self._memory.size
-        return self._learner.get_variables(names)
+        variables = self._learner.get_variables(names)
+        self._served += 1
+        self._served_bytes += sum(x.nbytes for x in jax.tree_util.tree_leaves(variables))
+        return variables
 
     def status(self) -> dict[str, Any]:
         """How far it is, and what it waits for."""
@@ -88,6 +94,8 @@ class Learner(Node):
             n=self._learner.n,
             steps_read=self._memory.size,
             waiting=self._waiting,
+            posteriors_served=self._served,
+            posterior_bytes=self._served_bytes,
             **({k: float(v) for k, v in metrics._asdict().items()} if metrics else {}),
         )
 

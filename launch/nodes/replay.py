@@ -24,8 +24,6 @@ from eve_acme.launch.nodes.base import Node, Run, make_environment
 from eve_acme.launch.nodes.counter import OVER
 
 QUEUE = "eve_episodes"
-AHEAD = 2
-"""Episodes that may be with replay and not learnt yet: one that is being learnt, one that waits."""
 WAIT_SECONDS = 2.0
 """How long an actor's call waits for room before it is told to ask again."""
 
@@ -43,6 +41,7 @@ class Replay(Node):
             port=int(reverb_address.resolve().rpartition(":")[2]),
         )
         self._client = reverb.Client(f"localhost:{self._server.port}")
+        self._ahead = run.ahead
         self._path = run.state / "replay.journal"
         self._last: dict[int, tuple[int, dict[str, Any]]] = {}
         self._places = [0]  # Where each episode begins in the journal, and where the last one ends.
@@ -136,7 +135,7 @@ class Replay(Node):
         return last is not None and index <= last[0]
 
     def _room(self) -> bool:
-        return self._closed or self._episodes() - self._learnt < AHEAD
+        return self._closed or self._episodes() - self._learnt < self._ahead
 
     def _feed(self) -> None:
         with contextlib.suppress(RuntimeError):  # The server stopped; the journal has everything.
