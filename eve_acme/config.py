@@ -44,6 +44,13 @@ class EVEConfig:
     prior_std: float = option(
         1.0, "prior standard deviation of every value, for the unit prior", 1e-15, 1e15
     )
+    surprise: float = option(
+        1.0,
+        "doubt that a reward leaves in a value that was seen once, as a multiple of the reward; it "
+        "fades as 1 / visits^2; for the unit prior",
+        0.0,
+        1e15,
+    )
     prior_precision: float = option(1.0, "lambda of the constant prior", 1e-15, 1e15)
     predictive: str = option(
         "linear", "sample values of the network linearised at the mean, or of the network itself"
@@ -118,6 +125,11 @@ class EVEConfig:
     def samples_per_insert(self) -> int:
         """Transitions that are learnt from for each environment step."""
         return self.batch_size * self.batches_per_step
+
+    @property
+    def doubts(self) -> bool:
+        """Whether the posterior doubts what was seen seldom."""
+        return self.prior == "unit" and self.surprise > 0.0 and self.fisher != "none"
 
     @property
     def noise_scale(self) -> float:

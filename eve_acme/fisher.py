@@ -60,16 +60,23 @@ class Average(NamedTuple):
     Attributes:
       total: a tree like the parameters; the weighted sum of squared gradients.
       steps: minibatches so far.
+      rewards: the same sum, with each transition's part times its squared reward, and summed over
+        each leaf's last axis, a layer's outputs; () if nobody asks for it.
     """
 
     total: Params
     steps: Array
+    rewards: Params = ()
 
 
-def init(params: Params) -> Average:
+def init(params: Params, rewards: bool = False) -> Average:
     """f zero, m one."""
     return Average(
-        total=jax.tree_util.tree_map(jnp.zeros_like, params), steps=jnp.zeros((), jnp.int32)
+        total=jax.tree_util.tree_map(jnp.zeros_like, params),
+        steps=jnp.zeros((), jnp.int32),
+        rewards=jax.tree_util.tree_map(lambda p: jnp.zeros(p.shape[:-1]), params)
+        if rewards
+        else (),
     )
 
 
@@ -104,11 +111,12 @@ def weight(beta: float, average: Average) -> jax.Array:
     return m * growth(beta, average.steps)
 
 
-def add(beta: float, average: Average, squares: Params) -> Average:
+def add(beta: float, average: Average, squares: Params, rewards: Params = ()) -> Average:
     """Adds one minibatch."""
     steps = average.steps + 1
     scale, kept = growth(beta, steps), change_of_unit(beta, average.steps, steps)
-    return Average(
-        total=jax.tree_util.tree_map(lambda f, g: kept * f + scale * g, average.total, squares),
-        steps=steps,
-    )
+
+    def added(old: Params, new: Params) -> Params:
+        return jax.tree_util.tree_map(lambda f, g: kept * f + scale * g, old, new)
+
+    return Average(added(average.total, squares), steps, added(average.rewards, rewards))

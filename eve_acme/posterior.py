@@ -37,6 +37,7 @@ class Posterior(NamedTuple):
       weight: scalar m, the sum of those weights; starts at one.
       n: scalar, environment steps seen; starts at one.
       version: learner updates behind it.
+      rewards: the Fisher sum with squared rewards as weights (see `fisher.Average`), or ().
     """
 
     mean: Params
@@ -44,6 +45,7 @@ class Posterior(NamedTuple):
     weight: Array
     n: Array
     version: Array
+    rewards: Params = ()
 
 
 def unit_information(fisher: Params, weight: Array) -> Params:
@@ -80,8 +82,39 @@ def variances(config: EVEConfig, posterior: Posterior) -> Params:
 
     if config.prior == "unit":
         units = unit_information(posterior.fisher, posterior.weight)
-        return jax.tree_util.tree_map(relative, posterior.fisher, units)
+        data = jax.tree_util.tree_map(relative, posterior.fisher, units)
+        if not (config.doubts and posterior.rewards):
+            return data
+        return jax.tree_util.tree_map(jnp.add, data, doubt(config, posterior, units))
     return jax.tree_util.tree_map(of_weights, posterior.fisher)
+
+
+def last_axis_sums(leaf: Array) -> jax.Array:
+    """Sums over a leaf's last axis; a scalar is its own sum."""
+    return jnp.sum(jnp.atleast_1d(leaf), axis=-1)
+
+
+def doubt(config: EVEConfig, posterior: Posterior, units: Params) -> Params:
+    """What is added to each parameter's variance where its input was seen seldom.
+
+    An input with Fisher information c times that of one transition was seen c times. One visit
+    makes a value certain (omega), which is wrong if the reward was noisy: a first treasure that
+    happens to pay badly would never be tried again. So a value is doubted by `surprise` times the
+    root mean square of its rewards, divided by c^2: all of it after one visit, a hundredth after
+    ten. (Divided by the root of c, as the error of a mean, it would be right for pure noise, and
+    keeps an agent busy with noise that it has seen a hundred times.)
+    """
+    leaves = len(jax.tree_util.tree_leaves(units))
+    scale = config.surprise**2 * leaves / config.prior_std**2  # Its own units, not the prior's.
+    per_visit = jnp.asarray(posterior.n, jnp.float32) / posterior.weight
+
+    def of(fisher: Array, unit: Array, rewards: Array) -> jax.Array:
+        seen, shape = last_axis_sums(fisher), jnp.atleast_1d(fisher).shape
+        visits = per_visit * seen / (shape[-1] * unit + _TINY)
+        variance = scale * rewards / (seen + _TINY) / jnp.maximum(visits, 1.0) ** 4
+        return jnp.broadcast_to(variance[..., None], shape).reshape(fisher.shape)
+
+    return jax.tree_util.tree_map(of, posterior.fisher, units, posterior.rewards)
 
 
 def precision(config: EVEConfig, posterior: Posterior) -> Params:

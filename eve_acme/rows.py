@@ -33,13 +33,14 @@ SETTLED = 20_000
 
 
 class Rows(NamedTuple):
-    """Rows of a table as learning knows them, each `[R, units]`."""
+    """Rows of a table as learning knows them, each `[R, units]`; `rewards` is `[R]` or ()."""
 
     w: Array
     target: Array
     mu: Array
     nu: Array
     fisher: Array
+    rewards: Any = ()
 
 
 class RowState(NamedTuple):
@@ -50,11 +51,13 @@ class RowState(NamedTuple):
       table: `[rows, 5, units]`, the fields of `Rows` side by side, so that one gather reads and
         one scatter writes all of a row.
       seen: `[rows]` int32, the step as of which each row is true.
+      rewards: `[rows]`, or () if nobody asks for it.
     """
 
     rest: update.State
     table: Array
     seen: Array
+    rewards: Any
 
 
 @functools.lru_cache
@@ -93,7 +96,7 @@ def bring_up_to_date(config: EVEConfig, rows: Rows, seen: Array, steps: Array) -
     """Rows that were true at `seen` `[R]`, as of `steps`."""
     synced = steps - steps % config.target_period
     quiet = (steps - seen).astype(jnp.float32)[:, None]
-    unit = fisher_lib.change_of_unit(config.beta, seen, steps)
+    unit = jnp.asarray(fisher_lib.change_of_unit(config.beta, seen, steps))
     return Rows(
         w=coast(config, rows, seen, steps),
         target=jnp.where(
@@ -104,6 +107,7 @@ def bring_up_to_date(config: EVEConfig, rows: Rows, seen: Array, steps: Array) -
         mu=rows.mu * jnp.exp(quiet * np.float32(np.log(B1))),
         nu=rows.nu * jnp.exp(quiet * np.float32(np.log(B2))),
         fisher=rows.fisher * jnp.reshape(unit, (-1, 1)),
+        rewards=jax.tree_util.tree_map(lambda leaf: leaf * unit, rows.rewards),
     )
 
 
@@ -155,7 +159,7 @@ def learn_minibatch(
     # Row i of the small table is wanted[i]; of equal rows the first place is the one in use.
     place = jnp.argmax(wanted[:, None] == wanted[None, :], axis=1).astype(jnp.int32)
     source = jnp.maximum(wanted, 0)
-    rows = _unpack(state.table[source])
+    rows = _unpack(state.table[source], _take(state.rewards, source))
     rows = bring_up_to_date(config, rows, state.seen[source], state.rest.steps)
     place = jnp.where(wanted < 0, -1, place)
     x_tm1 = place[: taken.size]
@@ -180,6 +184,9 @@ def learn_minibatch(
         rest=_with_rows(small, _rows(state.rest)),
         table=state.table.at[destination].set(_pack(new), mode="drop"),
         seen=state.seen.at[destination].set(small.steps, mode="drop"),
+        rewards=jax.tree_util.tree_map(
+            lambda old, new: old.at[destination].set(new, mode="drop"), state.rewards, new.rewards
+        ),
     ), metrics
 
 
@@ -190,32 +197,44 @@ def from_dense(state: update.State) -> RowState:
         rest=_with_rows(state, jax.tree_util.tree_map(lambda leaf: jnp.zeros_like(leaf[:1]), rows)),
         table=_pack(rows),
         seen=jnp.full(rows.w.shape[0], state.steps, jnp.int32),
+        rewards=rows.rewards,
     )
 
 
 def to_dense(config: EVEConfig, state: RowState) -> update.State:
     """The dense state that a row state stands for."""
-    rows = bring_up_to_date(config, _unpack(state.table), state.seen, state.rest.steps)
+    rows = bring_up_to_date(
+        config, _unpack(state.table, state.rewards), state.seen, state.rest.steps
+    )
     return _with_rows(state.rest, rows)
 
 
 def _pack(rows: Rows) -> jax.Array:
-    return jnp.stack(rows, axis=1)
+    return jnp.stack(rows[:-1], axis=1)
 
 
-def _unpack(table: jax.Array) -> Rows:
-    return Rows(*(table[:, i] for i in range(len(Rows._fields))))
+def _unpack(table: jax.Array, rewards: Any) -> Rows:
+    w, target, mu, nu, fisher = (table[:, i] for i in range(5))
+    return Rows(w, target, mu, nu, fisher, rewards)
+
+
+def _take(rewards: Any, rows: jax.Array) -> Any:
+    return jax.tree_util.tree_map(lambda leaf: leaf[rows], rewards)
 
 
 def _rows(state: update.State) -> Rows:
     moments = state.optimizer[0]
-    trees = (state.params, state.target, moments.mu, moments.nu, state.fisher.total)
-    return Rows(*(tree[TABLE]["w"] for tree in trees))
+    w, target, mu, nu, fisher = (
+        tree[TABLE]["w"]
+        for tree in (state.params, state.target, moments.mu, moments.nu, state.fisher.total)
+    )
+    rewards = state.fisher.rewards[TABLE]["w"] if state.fisher.rewards else ()
+    return Rows(w, target, mu, nu, fisher, rewards)
 
 
 def _with_rows(state: update.State, rows: Rows) -> update.State:
     def put(tree: Params, w: Any) -> Params:
-        return {**tree, TABLE: {**tree[TABLE], "w": w}}
+        return {**tree, TABLE: {**tree[TABLE], "w": w}} if tree else tree
 
     moments = state.optimizer[0]
     moments = moments._replace(mu=put(moments.mu, rows.mu), nu=put(moments.nu, rows.nu))
@@ -223,5 +242,8 @@ def _with_rows(state: update.State, rows: Rows) -> update.State:
         params=put(state.params, rows.w),
         target=put(state.target, rows.target),
         optimizer=(moments, *state.optimizer[1:]),
-        fisher=state.fisher._replace(total=put(state.fisher.total, rows.fisher)),
+        fisher=state.fisher._replace(
+            total=put(state.fisher.total, rows.fisher),
+            rewards=put(state.fisher.rewards, rows.rewards),
+        ),
     )

@@ -25,6 +25,7 @@ from eve_acme.config import EVEConfig, from_dict
 from eve_acme.epistemic import LEVELS, SAMPLES, Values, make_epistemic
 from eve_acme.networks import Network, make_networks
 from eve_acme.posterior import Posterior
+from eve_acme.update import make_dense_learner
 
 FILE = "agent.npz"
 
@@ -140,14 +141,14 @@ def load(directory: str | os.PathLike, network: Network | None = None) -> Agent:
         actions = specs.DiscreteArray(about["num_actions"])
         environment_spec = types.SimpleNamespace(actions=actions, observations=observations)
         network = make_networks(environment_spec, config)
-    return Agent(config, network, _posterior(network, arrays), observations)
+    return Agent(config, network, _posterior(config, network, arrays), observations)
 
 
-def _posterior(network: Network, arrays: dict[str, np.ndarray]) -> Posterior:
+def _posterior(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray]) -> Posterior:
     """Arrays by name as the posterior over a network's parameters; raises InputError."""
-    params = jax.eval_shape(network.init, jax.random.PRNGKey(0))
-    scalar: Any = jax.ShapeDtypeStruct((), np.float32)
-    shapes = Posterior(mean=params, fisher=params, weight=scalar, n=scalar, version=scalar)
+    learner = make_dense_learner(config, network)
+    key = jax.random.PRNGKey(0)
+    shapes = jax.eval_shape(lambda key: learner.posterior(learner.init(key), 1), key)
     named = checks.leaves_with_names(shapes)
     for name, shape in named:
         given = arrays[name].shape if name in arrays else None

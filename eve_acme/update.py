@@ -122,7 +122,7 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
             params=params,
             target=jax.tree_util.tree_map(jnp.copy, params),
             optimizer=adam(config).init(params),
-            fisher=fisher_lib.init(params),
+            fisher=fisher_lib.init(params, rewards=config.doubts),
             steps=jnp.zeros((), jnp.int32),
             key=run_key,
         )
@@ -152,6 +152,7 @@ def posterior_of(config: EVEConfig, state: State, n: Array) -> Posterior:
         weight=fisher_lib.weight(config.beta, state.fisher),
         n=jnp.asarray(n, jnp.int32),
         version=state.steps,
+        rewards=state.fisher.rewards,
     )
 
 
@@ -241,7 +242,11 @@ def learn_minibatch(
         squares = fisher_lib.ESTIMATORS[config.fisher](
             delta, randomness.returns, config.noise_scale, grads
         )
-        fisher = fisher_lib.add(config.beta, state.fisher, squares)
+        rewards: Params = ()
+        if config.doubts:
+            squared = 4.0 * (jnp.square(delta) + config.noise_scale**2)
+            rewards = grads.weighted_square_sums(squared * jnp.square(batch.r_t))
+        fisher = fisher_lib.add(config.beta, state.fisher, squares, rewards)
     steps = state.steps + 1
     sync = steps % config.target_period == 0
     state = State(

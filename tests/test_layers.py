@@ -48,6 +48,11 @@ def test_gradients_equal_those_of_each_example(kind, form, request):
     jax.tree_util.tree_map(
         lambda a, g: close(a, jnp.tensordot(c, g**2, axes=1)), grads.weighted_square(c), each
     )
+    jax.tree_util.tree_map(
+        lambda a, g: close(a, jnp.sum(jnp.tensordot(c, g**2, axes=1), axis=-1)),
+        grads.weighted_square_sums(c),
+        each,
+    )
     products = jax.tree_util.tree_map(lambda g, t: jnp.sum((g * t).reshape(6, -1), 1), each, tree)
     squares = jax.tree_util.tree_map(lambda g: jnp.sum((g**2).reshape(6, -1), 1), each)
     jax.tree_util.tree_map(close, grads.project(tree), products)
