@@ -94,8 +94,8 @@ class Gradients:
         """Each leaf `[B]`: the squared norm of grad q_i in it."""
         out = {}
         for name, layer in self._layers.items():
-            x, delta = self._inputs[name], jnp.sum(jnp.square(self._deltas[name]), axis=1)
-            size = (x >= 0) if layer.is_table else jnp.sum(jnp.square(x), axis=1)
+            x, delta = self._inputs[name], _row_sums(jnp.square(self._deltas[name]))
+            size = (x >= 0) if layer.is_table else _row_sums(jnp.square(x))
             out[name] = self._with_bias(name, size * delta, delta)
         general = jax.tree_util.tree_map(lambda g: self._sums(jnp.square(g)), self._general)
         return self._merge(out, general)
@@ -105,9 +105,8 @@ class Gradients:
         for name, layer in self._layers.items():
             x, delta = self._inputs[name], c[:, None] * power(self._deltas[name])
             if layer.is_table:
-                w = self._params[name]["w"]
-                row = jnp.where(x < 0, w.shape[0], x)
-                grad_w = jnp.zeros_like(w).at[row].add(delta, mode="drop")
+                rows = jnp.arange(self._params[name]["w"].shape[0])
+                grad_w = (rows[:, None] == x).astype(delta.dtype) @ delta
             else:
                 grad_w = power(x).T @ delta
             out[name] = self._with_bias(name, grad_w, jnp.sum(delta, axis=0))
@@ -122,7 +121,7 @@ class Gradients:
             x, delta, m = self._inputs[name], power(self._deltas[name]), tree[name]
             along = look_up(m["w"], x) if layer.is_table else power(x) @ m["w"]
             along_bias = delta @ m["b"] if "b" in m else None
-            out[name] = self._with_bias(name, jnp.sum(along * delta, axis=1), along_bias)
+            out[name] = self._with_bias(name, _row_sums(along * delta), along_bias)
         general = jax.tree_util.tree_map(
             lambda g, m: self._sums(power(g) * m),
             self._general,
@@ -131,13 +130,18 @@ class Gradients:
         return self._merge(out, general)
 
     def _sums(self, leaf: jax.Array) -> jax.Array:
-        return jnp.sum(leaf.reshape(len(self.q), -1), axis=1)
+        return _row_sums(leaf.reshape(len(self.q), -1))
 
     def _with_bias(self, name: str, w: jax.Array, b: jax.Array | None) -> dict[str, Any]:
         return {"w": w, "b": b} if "b" in self._params[name] else {"w": w}
 
     def _merge(self, dense: Params, general: Params) -> Params:
         return {name: dense.get(name, general.get(name)) for name in self._params}
+
+
+def _row_sums(x: jax.Array) -> jax.Array:
+    """The sum of each row, as a product: for rows this short XLA is slower at sums."""
+    return x @ jnp.ones(x.shape[1], x.dtype)
 
 
 def gradients(network: Network, params: Params, x: jax.Array, actions: Array) -> Gradients:

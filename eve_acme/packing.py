@@ -8,8 +8,8 @@ import numpy as np
 
 from eve_acme.types import Array
 
-SMALL = 2**14
-"""Arrays with more elements stay as they are: to copy them would cost more than a call."""
+SMALL = 2**10
+"""Arrays with more elements stay as they are: XLA packs them more slowly than it passes them."""
 
 
 class Packed(NamedTuple):
