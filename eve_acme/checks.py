@@ -121,11 +121,13 @@ def check_network(network: Any, observation_spec: Any, actions: Any) -> None:
         )
     leaves, structure = jax.tree_util.tree_flatten(observation_spec)
     kinds = tuple((tuple(leaf.shape), np.dtype(leaf.dtype).name) for leaf in leaves)
-    bounds = tuple(
-        int(leaf.maximum) if leaf.shape == () and isinstance(leaf, specs.BoundedArray) else 1
-        for leaf in leaves
-    )
-    _inspect(network, structure, kinds, bounds)
+    _inspect(network, structure, kinds, tuple(map(_most, leaves)))
+
+
+def _most(spec: Any) -> int:
+    """The largest number that an integer scalar may be, if that is known; else one."""
+    integer = np.issubdtype(spec.dtype, np.integer) and spec.shape == ()
+    return int(spec.maximum) if integer and isinstance(spec, specs.BoundedArray) else 1
 
 
 @functools.lru_cache(maxsize=64)

@@ -129,8 +129,8 @@ def load(directory: str | os.PathLike, network: Network | None = None) -> Agent:
     paths = [path for path in (folder / "checkpoint" / FILE, folder / FILE) if path.exists()]
     if not paths:
         raise FileNotFoundError(
-            f"load: got {str(directory)!r}, allowed is the DIR of an 'eve run' that has saved, or "
-            f"a folder with {FILE}"
+            f"load: got {str(directory)!r}, allowed is the DIR of a run that has saved, or a "
+            f"folder with {FILE}"
         )
     with np.load(paths[0], allow_pickle=False) as saved:
         arrays = dict(saved)

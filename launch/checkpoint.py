@@ -36,12 +36,12 @@ def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.P
         raise
     except (pickle.PicklingError, TypeError, AttributeError, NotImplementedError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        _save_agent(directory, engine)
+        save_agent(directory, engine.config, engine.posterior(), engine.environment)
         raise CannotSave(
             f"no checkpoint, since the environment cannot be pickled ({error}); the agent alone "
             f"is in {directory / saved.FILE}"
         ) from None
-    _save_agent(temporary, engine)
+    save_agent(temporary, engine.config, engine.posterior(), engine.environment)
     write_atomically(temporary / "recorder.pkl", pickle.dumps(recorder))
     os.replace(temporary, folder)
     link = directory / f".{LINK}.{os.getpid()}"
@@ -53,11 +53,10 @@ def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.P
     return folder
 
 
-def _save_agent(folder: pathlib.Path, engine: Any) -> None:
+def save_agent(folder: pathlib.Path, config: Any, posterior: Any, environment: Any) -> None:
     """Writes what `eve_acme.load` reads: the agent alone, without its replay."""
-    environment = engine.environment
     spec, actions = environment.observation_spec(), environment.action_spec()
-    saved.save(folder, engine.config, engine.posterior(), spec, actions.num_values)
+    saved.save(folder, config, posterior, spec, actions.num_values)
 
 
 def read(directory: pathlib.Path, engine: Any, field: str = "--resume") -> Recorder:

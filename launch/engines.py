@@ -6,7 +6,7 @@ from typing import Any
 
 from eve_acme import config as config_lib
 from eve_acme.checks import InputError
-from eve_acme.launch import tasks
+from eve_acme.launch import tasks, visits
 from eve_acme.launch.baselines import BaselineEngine
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.plan import Plan
@@ -23,6 +23,8 @@ def make(plan: Plan) -> Any:
     from eve_acme.networks import make_networks
 
     environment = tasks.compact(task, raw)
+    if task.is_deep_sea:
+        environment = visits.Counted(environment)
     steps = plan.episodes * task.settings["size"] if task.is_deep_sea else 0
     if plan.config.subsample:
         steps //= plan.config.n_step + 1

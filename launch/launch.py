@@ -93,6 +93,8 @@ def launch(args: argparse.Namespace) -> int:
                 code = threads.run(run, args.quiet)
             else:
                 code = supervised(run, addresses, args.quiet)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise UsageError(
             f"--out: got {str(run.directory)!r}, allowed is a folder that can be written ({error})"
@@ -120,6 +122,8 @@ def supervised(run: Run, addresses: dict[str, str], quiet: bool) -> int:
                 known = 0
                 while not supervisor.look():
                     view.update()
+                    if view.unread and not received:
+                        received.append(signal.SIGPIPE)
                     if received and not asked:
                         asked = received[0]
                         view.say("stopping: saving first")

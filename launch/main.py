@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from eve_acme.launch import output
 from eve_acme.launch.errors import UsageError
 
 
@@ -15,8 +16,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    words = list(sys.argv[1:] if argv is None else argv)
+    return output.quiet_if_unread(lambda: _command(words))
+
+
+def _command(argv: list[str]) -> int:
     try:
-        words, rest = _split(list(sys.argv[1:] if argv is None else argv))
+        words, rest = _split(argv)
         parser = _parser()
         args = parser.parse_args(words)
         if rest and not getattr(args, "passes_rest", False):

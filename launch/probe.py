@@ -7,13 +7,15 @@ standard deviation of the values of each state, beside how often that state was 
 import argparse
 import csv
 import io
+import math
 import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from eve_acme.launch import checkpoint, engines, options, tasks
+from eve_acme.launch import checkpoint, engines, journal, options, tasks
 from eve_acme.launch import plan as plan_lib
+from eve_acme.launch import visits as visits_lib
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.recorder import write_atomically, write_json
 
@@ -38,9 +40,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "probe",
         help="plot visit counts against the posterior's spread on Deep Sea",
-        description="With the DIR of an 'eve run' on Deep Sea, reads its checkpoint; without, "
-        "plays uniformly random episodes on TASK while learning. Writes probe.png, probe.csv and "
-        "probe.json to OUT.",
+        description="With the DIR of an 'eve run' or 'eve launch' on Deep Sea, reads what it "
+        "saved; without, plays uniformly random episodes on TASK while learning. Writes "
+        "probe.png, probe.csv and probe.json to OUT.",
         epilog="example:  eve probe --out OUT",
         allow_abbrev=False,
     )
@@ -61,43 +63,61 @@ def run(args: argparse.Namespace) -> int:
     task = tasks.parse(plan.task)
     if not task.is_deep_sea:
         raise UsageError(f"task: got {task.name!r}, allowed for probe is a Deep Sea")
-    if plan.engine != "embedded":
-        raise UsageError(f"DIR: got a run with engine {plan.engine!r}, allowed is embedded")
+    if plan.agent != "eve":
+        raise UsageError(f"DIR: got a run of {plan.agent!r}, allowed is one of eve")
     default = f"{args.run}/probe" if args.run else "runs/probe"
     directory = plan_lib.new_directory(args.out, default)
-    engine = engines.make(plan)
-    try:
-        if args.run:
-            checkpoint.read(pathlib.Path(args.run), engine, field="DIR")
-        else:
-            for _ in engine.episodes_until(plan.episodes):
-                pass
-        probe = measure(engine, task.settings["size"])
-        episodes = engine.episodes
-    finally:
-        engine.close()
+    if plan.engine == "launchpad":
+        probe, episodes = _of_launch(pathlib.Path(args.run))
+    else:
+        probe, episodes = _of_engine(plan, args.run)
     title = f"{plan.label} on {plan.task}, {episodes} episodes, seed {plan.seed}"
     _write(directory, probe, title)
     return 0
 
 
-def measure(engine: Any, size: int) -> Probe:
-    """Visits from replay, and the spread of all values of the states that can be reached."""
-    import jax
-
-    from eve_acme.epistemic import make_epistemic
+def _of_engine(plan: plan_lib.Plan, run: str | None) -> tuple[Probe, int]:
+    """What an engine has seen, with its number of episodes: a saved one's, or one that plays."""
     from eve_acme.networks import make_networks
+    from eve_acme.saved import Agent
 
-    network = make_networks(engines.specs(engine.environment), engine.config)
-    seen = engine.replay.save()
-    visits = np.zeros((size**2, network.num_actions), int)
-    np.add.at(visits, (seen.o_tm1, seen.a_tm1), 1)
+    engine = engines.make(plan)
+    try:
+        if run is not None:
+            checkpoint.read(pathlib.Path(run), engine, field="DIR")
+        for _ in engine.episodes_until(plan.episodes if run is None else 0):
+            pass
+        environment, spec = engine.environment, engines.specs(engine.environment)
+        if not hasattr(environment, "visits"):
+            raise UsageError(f"DIR: got {run!r}, allowed is a run of a version that counts visits")
+        network = make_networks(spec, engine.config)
+        agent = Agent(engine.config, network, engine.posterior(), spec.observations)
+        return measure(agent, environment.visits), engine.episodes
+    finally:
+        engine.close()
+
+
+def _of_launch(run: pathlib.Path) -> tuple[Probe, int]:
+    """What an `eve launch`, at its end or on its way, has seen, with its number of episodes."""
+    from eve_acme import saved
+
+    try:
+        agent = saved.load(run)
+        states = int(agent.observation_spec.maximum) + 1
+        visits, episodes = visits_lib.of_launch(run, states, agent.network.num_actions)
+    except (OSError, ValueError, journal.JournalCorrupt) as error:
+        raise UsageError(
+            f"DIR: got {str(run)!r}, allowed is one with a trained agent ({error})"
+        ) from None
+    return measure(agent, visits), episodes
+
+
+def measure(agent: Any, visits: np.ndarray) -> Probe:
+    """Visits `[size * size, actions]`, and the spread of values, of states that can be reached."""
+    size = math.isqrt(len(visits))
     states = np.arange(size**2, dtype=np.int32)
-    values = make_epistemic(engine.config, network).values(
-        jax.random.PRNGKey(0), engine.posterior(), states
-    )
     reachable = states % size <= states // size
-    return Probe(visits[reachable], np.asarray(values.std)[reachable])
+    return Probe(visits[reachable], np.asarray(agent.values(states).std)[reachable])
 
 
 def summary(probe: Probe) -> dict[str, Any]:

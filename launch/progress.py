@@ -4,6 +4,7 @@ import sys
 import time
 from typing import Any
 
+from eve_acme.launch import output
 from eve_acme.launch.recorder import Recorder
 
 LINE_SECONDS = 10.0
@@ -21,6 +22,7 @@ class Progress:
         self._steps: int | None = None
         self._next_line = self._started + LINE_SECONDS
         self._bar: Any = None
+        self.unread = False  # Whether a line has found no reader.
 
     def __enter__(self) -> "Progress":
         if not self._quiet and sys.stderr.isatty():
@@ -71,7 +73,7 @@ class Progress:
             rate = (done - self._done) / max(now - self._started, 1e-9)
             left = f", {(self._total - done) / rate:.0f} s left" if rate > 0 else ""
             text = self.describe(env_steps, now)
-            print(f"episode {done}/{self._total}  {text}{left}", file=sys.stderr, flush=True)
+            self.unread = not output.say(f"episode {done}/{self._total}  {text}{left}")
 
     def describe(self, env_steps: int, now: float) -> str:
         """Return, bad episodes, solved or not, and speed, in a line."""

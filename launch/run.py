@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from eve_acme.checks import Diverged, InputError
-from eve_acme.launch import checkpoint, engines, options, plots, tasks
+from eve_acme.launch import checkpoint, engines, options, output, plots, tasks
 from eve_acme.launch import plan as plan_lib
 from eve_acme.launch.baselines import NAMES
 from eve_acme.launch.errors import UsageError
@@ -104,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     except Diverged as error:
         return _diverged(error, directory)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise UsageError(
             f"--out: got {str(directory)!r}, allowed is a folder that can be written ({error})"
@@ -168,6 +170,8 @@ class _Run:
                     continue
                 self._recorder.episode(episode.length, episode.total, self._engine.environment)
                 progress.update(self._engine.env_steps)
+                if progress.unread and self._signal is None:
+                    self._signal = signal.SIGPIPE
                 if now - saved > CHECKPOINT_SECONDS:
                     self._checkpoint()
                     saved = time.monotonic()
@@ -187,14 +191,14 @@ class _Run:
         if self._signal is not None:
             raise KeyboardInterrupt
         self._signal = number
-        print("\nstopping as soon as it can be saved (again: at once)", file=sys.stderr)
+        output.say("\nstopping as soon as it can be saved (again: at once)")
 
     def _checkpoint(self) -> None:
         if hasattr(self._engine, "save") and self._engine.can_save:
             try:
                 checkpoint.write(self._directory, self._engine, self._recorder)
             except checkpoint.CannotSave as error:
-                print(f"eve: {error}", file=sys.stderr)
+                output.say(f"eve: {error}")
 
     def _write(self) -> None:
         plan, recorder, engine = self._plan, self._recorder, self._engine

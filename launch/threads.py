@@ -36,7 +36,7 @@ def run(run: Run, quiet: bool) -> int:
         for number in before:
             signal.signal(number, stop)  # Instead of Launchpad's, which cannot end a lock wait.
         with View(run.directory, run.plan.config.samples_per_insert, quiet) as view:
-            shown = threading.Thread(target=_show, args=(view, done), daemon=True)
+            shown = threading.Thread(target=_show, args=(view, done, stop), daemon=True)
             shown.start()
             try:
                 manager.wait()
@@ -51,9 +51,12 @@ def run(run: Run, quiet: bool) -> int:
     return 128 + received[0] if received else 0
 
 
-def _show(view: View, done: threading.Event) -> None:
+def _show(view: View, done: threading.Event, stop: Any) -> None:
     while not done.wait(0.2):
         view.update()
+        if view.unread:
+            stop(signal.SIGPIPE, None)
+            return
 
 
 def _give_up(run: Run, manager: Any, error: Exception) -> None:

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any
 
+from eve_acme.launch import output
+
 LINE_SECONDS = 10.0
 WINDOW_SECONDS = 15.0
 
@@ -23,6 +25,7 @@ class View:
         self._next_line = time.monotonic() + LINE_SECONDS
         self._live: Any = None
         self._started = time.time()
+        self.unread = False  # Whether a line has found no reader.
 
     def __enter__(self) -> "View":
         if not self._quiet and sys.stderr.isatty():
@@ -42,7 +45,7 @@ class View:
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            self.unread |= not output.say(text)
 
     def update(self) -> None:
         """Shows what is new."""

@@ -84,6 +84,14 @@ def _mlp(activation):
     return from_transformed(network, spec)
 
 
+def test_a_scalar_without_bounds_fits():
+    """Alone and in a tree, as a Box without a shape gives it."""
+    number = specs.BoundedArray((), np.float32, -np.inf, np.inf)
+    for observations in (number, {"x": number, "y": VECTOR}):
+        spec = types.SimpleNamespace(actions=specs.DiscreteArray(2), observations=observations)
+        checks.check_network(make_networks(spec), spec.observations, spec.actions)
+
+
 def test_relu_is_warned_about_and_leaky_relu_is_not():
     """Each of a ReLU's units is flat on one side: half of them at a random observation."""
     assert checks.inactive_share(_mlp(jax.nn.leaky_relu), jnp.ones((4, 2))) == 0.0

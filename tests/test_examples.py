@@ -1,7 +1,12 @@
 """Every example runs, and does what it says."""
 
 import importlib
+import os
 import pathlib
+import re
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -20,12 +25,35 @@ def example(monkeypatch):
 def test_there_is_a_test_for_each():
     names = {path.stem for path in FOLDER.glob("*.py")}
     source = pathlib.Path(__file__).read_text()
-    assert len(names) == 5
+    assert len(names) == 6
     assert [name for name in names if f'example("{name}")' not in source] == []
 
 
 def test_acme_program(example):
     assert example("acme_program").main(episodes=150) > RANDOM_CATCH + 0.5
+
+
+def test_acme_distributed(example):
+    """As real processes: it ends by itself and in time, each node when it is told to."""
+    path = example("acme_distributed").__file__
+    process = subprocess.Popen(
+        [sys.executable, path, "100", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(FOLDER.parent)},
+    )
+    try:
+        output, _ = process.communicate(timeout=240)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert process.returncode == 0, output[-3000:]
+    assert "did not terminate" not in output
+    # The coordinator ends it after more than 100 steps, which are 12 episodes of nine.
+    assert int(re.search(r"(\d+) episodes, mean return", output).group(1)) >= 12
+    assert "Caught SIGTERM: forcing a checkpoint save" in output
 
 
 def test_custom_network(example):

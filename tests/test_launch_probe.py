@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from bsuite.environments.deep_sea import DeepSea
 
-from eve_acme.launch import probe
+from eve_acme.environments import OneHotAsIndex
+from eve_acme.launch import journal, probe, visits
 from eve_acme.launch.main import main
 
 
@@ -26,22 +28,44 @@ def test_summary_of_a_case_by_hand():
     assert numbers["state_actions"]["median_std_visited"] == pytest.approx(0.2)
 
 
+def test_visits_of_an_environment_and_of_a_journal(tmp_path):
+    """One random episode a way down a 4x4 sea, each step a row deeper."""
+    environment = visits.Counted(OneHotAsIndex(DeepSea(4, mapping_seed=1)))
+    timestep, states = environment.reset(), []
+    for action in (0, 1, 1, 0):
+        states.append(int(timestep.observation))
+        timestep = environment.step(action)
+    assert [state // 4 for state in states] == [0, 1, 2, 3]
+    expected = np.zeros((16, 2), int)
+    for state, action in zip(states, (0, 1, 1, 0), strict=True):
+        expected[state, action] = 1
+    np.testing.assert_array_equal(environment.visits, expected)
+
+    kept = journal.Journal(tmp_path / "state" / "replay.journal")
+    episode = dict(observations=np.array([*states, -1]), actions=np.array([0, 1, 1, 0]))
+    for _ in range(3):
+        kept.append(dict(episode=episode))
+    seen, episodes = visits.of_launch(tmp_path, 16, 2)
+    assert episodes == 3
+    np.testing.assert_array_equal(seen, 3 * expected)
+
+
 def test_groups_of_visits():
     names, groups = probe._groups(np.array([0, 1, 3, 4, 200]), np.arange(5.0))
     assert names == ["0", "1", "3-4", "129+"]
     assert [list(group) for group in groups] == [[0.0], [1.0], [2.0, 3.0], [4.0]]
 
 
-@pytest.mark.parametrize("given_run", [False, True])
-def test_the_unvisited_stand_clearly_above_the_visited(tmp_path, given_run, capsys):
+@pytest.mark.parametrize("engine", [None, "embedded", "acme"])
+def test_the_unvisited_stand_clearly_above_the_visited(tmp_path, engine, capsys):
     out = tmp_path / "probe"
     words = ["--task", "deep_sea:size=12", "--episodes", "30"]
-    if given_run:
+    if engine:
         run = tmp_path / "run"
         words = ["run", "deep_sea:size=12", "--episodes", "30", "--quiet", "--out", str(run)]
-        assert main(words) == 0
+        assert main([*words, "--engine", engine]) == 0
         words, out = [str(run)], run / "probe"
-    assert main(["probe", *words, *([] if given_run else ["--out", str(out)])]) == 0
+    assert main(["probe", *words, *([] if engine else ["--out", str(out)])]) == 0
     numbers = json.loads((out / "probe.json").read_text())
     assert numbers["states"]["visited"] + numbers["states"]["unvisited"] == 12 * 13 // 2
     assert numbers["states"]["unvisited"] >= 3

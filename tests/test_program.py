@@ -15,6 +15,7 @@ import numpy as np
 import portpicker
 import pytest
 
+import eve_acme
 from eve_acme.config import EVEConfig
 from eve_acme.launch import journal
 from eve_acme.launch.main import main
@@ -92,6 +93,18 @@ def check_accounts(directory):
     return summary
 
 
+def check_probe(directory):
+    """The trained agent can be loaded, and `eve probe` finds each of 30 x 5 steps."""
+    agent = eve_acme.load(directory)
+    assert agent.posterior.n == 151 and agent.act(np.int32(0)) in (0, 1)
+    assert main(["probe", str(directory)]) == 0
+    visits = np.loadtxt(directory / "probe" / "probe.csv", delimiter=",", skiprows=1)[:, 0]
+    assert visits.sum() == 150 and len(visits) == 2 * 15
+    assert json.loads((directory / "probe" / "probe.json").read_text())["title"].endswith(
+        "30 episodes, seed 0"
+    )
+
+
 @pytest.mark.parametrize("kind", ["local_mp", "local_mt"])
 def test_it_ends_by_itself(tmp_path, kind):
     out = tmp_path / "run"
@@ -110,6 +123,7 @@ def test_it_ends_by_itself(tmp_path, kind):
         assert (out / name).stat().st_size > 0
     assert any((out / "tensorboard").iterdir())
     assert len((out / "episodes.csv").read_text().splitlines()) == 31
+    check_probe(out)
     if kind == "local_mp":
         assert not [pid for pid in pids(out) if alive(pid)]
         assert {path.name for path in (out / "logs").iterdir()} >= {"actor-0.log", "learner-0.log"}

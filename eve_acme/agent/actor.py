@@ -14,6 +14,7 @@ from acme import core, specs
 from acme.adders import Adder
 
 from eve_acme.acting import Policy
+from eve_acme.agent.background import Background
 
 POSTERIOR = "posterior"
 """The one name that is served: mean and Fisher travel as one value, always of one step."""
@@ -60,6 +61,7 @@ class EVEActor(core.Actor):
         self._actions = actions
         self._variable_source = variable_source
         self._adder = adder
+        self._background = Background()
         self.episodes = 0
         self._episodes_so_far = episodes_so_far or (lambda: self.episodes)
         self._make_plan = jax.jit(behaviour.policy.plan)
@@ -71,14 +73,14 @@ class EVEActor(core.Actor):
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         if self._adder:
-            self._adder.add_first(timestep)
+            self._background.call(self._adder.add_first, timestep)
         self._plan, self._step = None, 0
         if self._episodes_so_far() < self._behaviour.burn_in_episodes:
             uniform_key = jax.random.fold_in(self._uniform_key, self.episodes)
             self._rng = np.random.default_rng(np.asarray(jax.random.key_data(uniform_key)))
             return
         assert self._variable_source is not None
-        posterior = self._variable_source.get_variables([POSTERIOR])[0]
+        (posterior,) = self._background.call(self._variable_source.get_variables, [POSTERIOR])
         episode_key = jax.random.fold_in(self._plan_key, self.episodes)
         sample_key, self._select_key = jax.random.split(episode_key)
         self._plan = self._make_plan(posterior, sample_key)
@@ -96,7 +98,7 @@ class EVEActor(core.Actor):
 
     def observe(self, action: Any, next_timestep: dm_env.TimeStep) -> None:
         if self._adder:
-            self._adder.add(action, next_timestep)
+            self._background.call(self._adder.add, action, next_timestep)
         self.episodes += next_timestep.last()
 
     def update(self, wait: bool = False) -> None:

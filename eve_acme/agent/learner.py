@@ -14,6 +14,7 @@ from acme.utils import counting, loggers
 from eve_acme import checks
 from eve_acme.agent import replay, storage
 from eve_acme.agent.actor import POSTERIOR
+from eve_acme.agent.background import Background
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
 from eve_acme.posterior import Posterior
@@ -25,7 +26,8 @@ class EVELearner(core.Learner):
 
     `update` consumes the buffers of the state it is given, and actors ask for the posterior from
     other threads; one lock orders the two. What is served is a copy, made under that lock from one
-    state: all of its parts are of one step, and no later step can take them away.
+    state: all of its parts are of one step, and no later step can take them away. Rounds are learnt
+    in the background: a signal that interrupts `step` finds the lock free soon, and may save.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class EVELearner(core.Learner):
         self._episodes_so_far = episodes_so_far or self._counted_episodes
         self._logger = logger or loggers.make_default_logger("learner", save_data=False)
         self._lock = threading.Lock()
+        self._background = Background()
         self._guard = checks.LossGuard()
         self._state = self._learner.init(jnp.asarray(jax.random.key_data(random_key)))
         self._timestamp: float | None = None
@@ -75,6 +78,10 @@ class EVELearner(core.Learner):
         n is one and the number of steps that replay held when the round was drawn: exact, since
         replay counts all actors' steps and drops none, and as old as replay is after a restart.
         """
+        self._background.call(self._learn)
+        self._report()
+
+    def _learn(self) -> None:
         batches, steps = next(self._dataset)
         storage.check_size(self._config, self._most_steps, steps)
         explore = float(self._config.bootstrap_burn_in or not self._burning_in())
@@ -85,7 +92,6 @@ class EVELearner(core.Learner):
             self.rounds += 1
             minibatches = self.rounds * self._config.batches_per_step
             self._guard.add(minibatches, self.metrics.loss, batches)
-        self._report()
 
     def _burning_in(self) -> bool:
         return self._episodes_so_far() < self._config.burn_in_episodes

@@ -11,6 +11,7 @@ from typing import Any
 import dm_env
 import numpy as np
 
+from eve_acme.launch.checkpoint import save_agent
 from eve_acme.launch.nodes import replay as replay_node
 from eve_acme.launch.nodes.base import (
     Node,
@@ -46,9 +47,12 @@ class Learner(Node):
         self._counter = Remote("counter", counter, self._stop)
         self._replay = Remote("replay", replay, self._stop)
         self._reverb = reverb_address.resolve()
+        self._run = run
         self._directory = run.state / "learner"
+        self._saving = threading.Lock()  # The coordinator asks for it from another thread.
         self._config = config = run.plan.config
         _, environment = make_environment(run, seed=0)
+        self._environment = environment
         self._burning_in = True
         self._memory = Replay(environment.observation_spec(), config.replay_megabytes * 2**20)
         self._windows = Windows(config.n_step, config.discount, config.subsample)
@@ -100,13 +104,18 @@ class Learner(Node):
         )
 
     def save(self) -> None:
-        """Writes a checkpoint."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        saved = self._learner.save()
-        name = f"{saved['rounds']:012d}.pkl"
-        write_atomically(self._directory / name, pickle.dumps(saved, protocol=5))
-        for old in checkpoints(self._directory)[:-KEPT]:
-            old.unlink()
+        """Writes a checkpoint, and the agent as `eve_acme.load` reads it."""
+        from eve_acme.agent.actor import POSTERIOR
+
+        with self._saving:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            saved = self._learner.save()
+            name = f"{saved['rounds']:012d}.pkl"
+            write_atomically(self._directory / name, pickle.dumps(saved, protocol=5))
+            for old in checkpoints(self._directory)[:-KEPT]:
+                old.unlink()
+            posterior = self.get_variables([POSTERIOR])[0]
+            save_agent(self._run.directory, self._config, posterior, self._environment)
 
     def run(self) -> None:
         worker = threading.Thread(target=self._learn, daemon=True)

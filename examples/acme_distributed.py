@@ -1,0 +1,66 @@
+"""The builder in a distributed Acme program: Acme 0.4.0's own layout plays catch, as processes.
+
+With Acme's development head, give `EVEBuilder(config)` to `experiments.ExperimentConfig`, and that
+to `make_distributed_experiment`. (`eve launch` is another program, whose processes may die.)
+"""
+
+import csv
+import pathlib
+import sys
+import tempfile
+
+import launchpad as lp
+from acme import specs, wrappers
+from acme.utils import loggers
+from bsuite.environments.catch import Catch
+
+from eve_acme import EVEBuilder, EVEConfig, Network, make_networks
+from eve_acme.agent.adapter import Acme040Builder
+from eve_acme.agent.layout import CheckpointingConfig, DistributedLayout
+
+CONFIG = EVEConfig(burn_in_episodes=20, min_replay=64)
+
+
+def make_environment(seed: int) -> wrappers.SinglePrecisionWrapper:
+    """An actor's environment."""
+    return wrappers.SinglePrecisionWrapper(Catch(seed=seed))
+
+
+def make_network(spec: specs.EnvironmentSpec) -> Network:
+    """The network, the same in each process."""
+    return make_networks(spec, CONFIG)
+
+
+def make_program(directory: str, steps: int, actors: int) -> lp.Program:
+    """Replay, learner, counter, actors, and a coordinator that ends it after so many steps."""
+    spec = specs.make_environment_spec(make_environment(0))
+    builder = EVEBuilder(CONFIG)
+    return DistributedLayout(
+        seed=0,
+        environment_factory=make_environment,
+        network_factory=make_network,
+        builder=Acme040Builder(builder, spec),
+        policy_network=lambda network: builder.make_policy(network, spec),
+        num_actors=actors,
+        actor_logger_fn=lambda i: loggers.CSVLogger(
+            directory, f"{i}", add_uid=False, flush_every=1
+        ),
+        max_number_of_steps=steps,
+        checkpointing_config=CheckpointingConfig(directory=directory, add_uid=False),
+    ).build()
+
+
+def main(steps: int = 2000, actors: int = 2) -> list[float]:
+    """Trains; gives the returns of all episodes, one actor's after the other's."""
+    with tempfile.TemporaryDirectory() as directory:
+        program = make_program(directory, steps, actors)
+        lp.launch(program, launch_type="local_mp", terminal="current_terminal").wait()
+        files = sorted(pathlib.Path(directory).glob("logs/*/logs.csv"))
+        return [
+            float(row["episode_return"]) for path in files for row in csv.DictReader(open(path))
+        ]
+
+
+if __name__ == "__main__":
+    returns = main(*map(int, sys.argv[1:]))
+    print(f"{len(returns)} episodes, mean return of the last 20: {sum(returns[-20:]) / 20:.2f}")
