@@ -95,7 +95,7 @@ def test_a_wrong_observation_is_named(tmp_path):
 def test_another_network_and_a_missing_file_are_named(tmp_path):
     spec, observe = CASES[1]
     config, engine = _trained(spec, observe)
-    with pytest.raises(FileNotFoundError, match=r"allowed is the DIR of an 'eve run'"):
+    with pytest.raises(FileNotFoundError, match=r"allowed is the DIR of a run that has saved"):
         eve_acme.load(tmp_path)
     eve_acme.save(tmp_path, config, engine.posterior(), spec, 2)
     other = networks.from_functions(
@@ -122,4 +122,4 @@ def test_a_run_loads_in_five_lines_with_acme_and_the_environment_blocked(tmp_pat
     assert action in (0.0, 1.0)
     reachable = [4 * row + column for row in range(4) for column in range(row + 1)]
     unreachable = sorted(set(range(16)) - set(reachable))
-    assert max(np.array(std)[reachable]) < 0.1 < min(np.array(std)[unreachable])
+    assert max(np.array(std)[reachable]) < 0.2 < min(np.array(std)[unreachable])
