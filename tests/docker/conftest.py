@@ -11,7 +11,8 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import engine as engine_lib
-import hosts
+
+from eve_acme.launch import hosts
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 collect_ignore_glob = [] if os.environ.get("EVE_TEST_DOCKER") else ["test_*.py"]

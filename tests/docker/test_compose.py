@@ -7,12 +7,13 @@ import sys
 import time
 
 import engine as engine_lib
-import hosts
 from test_program import check_accounts, wait_for
+
+from eve_acme.launch import hosts
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 FILE = str(ROOT / "docker" / "compose.yaml")
-EPISODES = 100
+EPISODES = 3000
 LAUNCH = (
     "deep_sea:size=5 --burn-in-episodes 5 --min-replay 16 --hidden 8 "
     f"--episodes {EPISODES} --actors 4"

@@ -9,10 +9,11 @@ import sys
 import time
 
 import engine as engine_lib
-import hosts
 import pytest
 from test_compose import CONNECT, EPISODES, LAUNCH, status
 from test_program import check_accounts, wait_for
+
+from eve_acme.launch import hosts
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 CUT_SECONDS = 20
