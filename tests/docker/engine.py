@@ -42,6 +42,7 @@ class Engine:
         self._namespace = namespace
         self.host = f"unix://{directory}/sock"
         self._process: subprocess.Popen[bytes] | None = None
+        self._cgroup = f"eve{os.getpid()}-{directory.name}"
         self._made: list[pathlib.Path] = []
 
     def start(self) -> "Engine":
@@ -69,7 +70,8 @@ class Engine:
         words = ["unshare", "--mount", "--propagation", "slave", "--pid", "--fork", "--mount-proc"]
         words += ["--kill-child", "sh", "-ec", INSIDE, f"{folder}/own"]
         words += ["dockerd", "--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec"]
-        words += ["--pidfile", f"{folder}/pid", "-H", self.host]
+        words += ["--pidfile", f"{folder}/pid", "-H", self.host, "--cgroup-parent", self._cgroup]
+        words += ["--exec-opt", "native.cgroupdriver=cgroupfs"]
         if self._namespace is not None:
             return ["nsenter", f"--net=/run/netns/{self._namespace}", *words]
         # The rules and bridges would be the machine's; and so would those of a swarm that an
@@ -89,9 +91,20 @@ class Engine:
             except subprocess.TimeoutExpired:
                 self._process.kill()  # All that dockerd has started dies with it.
                 self._process.wait()
+        for top in pathlib.Path("/sys/fs/cgroup").glob(f"**/{self._cgroup}"):
+            for folder, _, _ in os.walk(top, topdown=False):
+                with contextlib.suppress(OSError):  # Its last process is still going.
+                    os.rmdir(folder)
         while self._made:
             with contextlib.suppress(OSError):  # Somebody else has use for it by now.
                 self._made.pop().rmdir()
+
+    def lose(self) -> None:
+        """Its host loses power: all processes die at once, and what is not on disk is gone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._directory / "exec", ignore_errors=True)
 
     def docker(
         self, *words: str, check: bool = True, timeout: float = 900, **kwargs: object
@@ -104,6 +117,10 @@ class Engine:
     ) -> "subprocess.CompletedProcess[str]":
         """A docker-compose command."""
         return self._run(["docker-compose", "--no-ansi", *words], check, timeout, **kwargs)
+
+    def volume(self, name: str) -> pathlib.Path:
+        """Where a volume's files are."""
+        return self._directory / "data" / "volumes" / name / "_data"
 
     def environ(self) -> dict[str, str]:
         return {**os.environ, "DOCKER_HOST": self.host, "DOCKER_BUILDKIT": "0"}
