@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import shutil
 import sys
 import tempfile
 
@@ -27,7 +26,7 @@ def work():
     folder = pathlib.Path(kept or tempfile.mkdtemp(prefix="eve-docker-"))
     yield folder
     if not kept:
-        shutil.rmtree(folder)
+        engine_lib.remove(folder)
 
 
 @pytest.fixture(scope="session")

@@ -136,6 +136,11 @@ class Engine:
         return done
 
 
+def remove(folder: pathlib.Path) -> None:
+    """A folder of an engine: a hundred thousand files, for which Python takes minutes."""
+    subprocess.run(["rm", "-rf", folder], check=True)
+
+
 def make_base(engine: Engine, work: pathlib.Path) -> None:
     """A stand-in for python:3.10-slim where none can be pulled: Debian and this Python."""
     if engine.docker("pull", "python:3.10-slim", check=False, timeout=120).returncode == 0:

@@ -25,7 +25,7 @@ CUT_SECONDS = 20
 def swarm(image, work):
     """Three engines that are one swarm, and a host beside them."""
     folder = work / "swarm"
-    shutil.rmtree(folder, ignore_errors=True)
+    engine_lib.remove(folder)
     with hosts.made({name: [] for name in (*HOSTS, "outside")}) as made:
         engines = []
         try:
@@ -37,7 +37,7 @@ def swarm(image, work):
         finally:
             for engine in reversed(engines):
                 engine.stop()
-            shutil.rmtree(folder, ignore_errors=True)
+            engine_lib.remove(folder)
 
 
 def copy(image, folder):
