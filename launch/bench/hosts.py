@@ -42,8 +42,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     for turn in range(repeats):
         for kind, words in LEARNING.items():
             for place in PLACES:
-                print(f"turn {turn + 1}/{repeats}: {kind}, {place}", file=sys.stderr, flush=True)
-                rates[kind][place].append(measure([task, *words], place, seconds))
+                rate = measure([task, *words], place, seconds)
+                rates[kind][place].append(rate)
+                said = f"turn {turn + 1}/{repeats}: {kind}, {place}: {rate:.0f} steps/s"
+                print(said, file=sys.stderr, flush=True)
     print(f"{task}, {ACTORS} actors: environment steps a second (all turns)")
     for kind, places in rates.items():
         for place, values in places.items():
