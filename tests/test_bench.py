@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from eve_acme.launch.bench import embedded
+from eve_acme.launch import hosts as hosts_lib
+from eve_acme.launch.bench import embedded, hosts
 from eve_acme.launch.main import main
 
 
@@ -69,6 +70,19 @@ def test_ratios_are_those_of_the_same_turns():
         "deep_sea:size=50: EVE is 40.0 x as fast as bsuite's Bootstrapped DQN",
         "EVE at Deep Sea 50 takes 1.20 x its time at Deep Sea 10",
     ]
+
+
+def test_hosts_are_measured_beside_local_or_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(hosts_lib, "why_not", lambda: "no root")
+    assert main(["bench", "hosts", "--out", str(tmp_path / "none")]) == 2
+    assert "hosts: got none" in capsys.readouterr().err
+    turns = iter(range(16))
+    monkeypatch.setattr(hosts_lib, "why_not", lambda: None)
+    monkeypatch.setattr(hosts, "measure", lambda *words: float(next(turns)))
+    assert main(["bench", "hosts", "--repeats", "2", "--out", str(tmp_path / "run")]) == 0
+    rates = json.loads((tmp_path / "run/hosts.json").read_text())["steps_per_second"]
+    assert rates["learner saturated"]["local"] == [0, 8]
+    assert rates["no learning"]["3 hosts"] == [7, 15]
 
 
 def test_spread_is_median_and_quartiles():

@@ -4,59 +4,21 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 import types
 
 import pytest
-from hosts import made, why_not
 from test_program import TINY, check_accounts, make_run, status, wait_for
 
 from eve_acme.launch import launch, node
+from eve_acme.launch.hosts import Nodes, made, why_not
 from eve_acme.launch.main import main
 from eve_acme.launch.nodes import counter as counter_lib
 from eve_acme.launch.nodes import learner as learner_lib
 from eve_acme.launch.nodes.counter import Counter
 
-ROOT = pathlib.Path(__file__).parent.parent
 EPISODES = 200
 SERVICES = {"head": ["counter", "evaluator"], "store": ["replay"], "learner": [], "arena": []}
-
-
-class Cluster:
-    """One process for each node, each on its host."""
-
-    def __init__(self, hosts, directory):
-        self._hosts, self._directory = hosts, directory
-        self.processes = {}
-
-    def start(self, name, host, role):
-        words = [*TINY, "--episodes", str(EPISODES), "--actors", "4", "--out"]
-        words = [sys.executable, "-m", "eve_acme.launch", "node", "--role", role, "--", *words]
-        with open(self._directory / f"{name}.log", "a") as log:
-            self.processes[name] = subprocess.Popen(
-                self._hosts.command(host, name, [*words, str(self._directory / "run")]),
-                cwd=ROOT,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
-
-    def wait(self, name, seconds):
-        return self.processes[name].wait(timeout=seconds)
-
-    def end(self):
-        for process in self.processes.values():
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-    def logs(self):
-        return "\n".join(
-            f"--- {path.name}\n{path.read_text()[-2000:]}" for path in self._directory.glob("*.log")
-        )
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
@@ -64,7 +26,8 @@ def test_a_run_on_four_hosts_survives_them(tmp_path):
     """Hosts are cut off, an actor joins, one is killed, the counter is moved; n is exact."""
     out = tmp_path / "run"
     with made(SERVICES) as hosts:
-        cluster = Cluster(hosts, tmp_path)
+        words = [*TINY, "--episodes", str(EPISODES), "--actors", "4", "--out", str(out)]
+        cluster = Nodes(hosts, tmp_path, words)
 
         def at_least(episodes):
             return wait_for(lambda: (status(out) or {}).get("episodes", 0) >= episodes, 120)

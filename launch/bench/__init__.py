@@ -19,6 +19,7 @@ EXAMPLES = """examples:
   eve bench soak --steps 1000000            does memory stay flat?
   eve bench distributed                     our Launchpad program beside stock Acme's
   eve bench scaling                         1 to 8 actors, with the rate limiter on and off
+  eve bench hosts                           the program on one, two and three hosts (as root)
   eve bench profile --tasks deep_sea:size=50 --out DIR
 """
 
@@ -53,12 +54,19 @@ def _scaling(args: argparse.Namespace) -> dict[str, Any]:
     return scaling.run(args)
 
 
+def _hosts(args: argparse.Namespace) -> dict[str, Any]:
+    from eve_acme.launch.bench import hosts
+
+    return hosts.run(args)
+
+
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "embedded": _embedded,
     "soak": _soak,
     "profile": _profile,
     "distributed": _distributed,
     "scaling": _scaling,
+    "hosts": _hosts,
 }
 """Each prints its tables and gives what is written as JSON."""
 
@@ -72,7 +80,8 @@ def add_parser(commands: Any) -> None:
         "contenders taking\nturns in processes of their own, and where EVE's time goes. soak: "
         "resident memory over a long run.\nprofile: Python's and XLA's profile of EVE. "
         "distributed: our Launchpad program beside\nstock Acme's. scaling: what more actors "
-        "bring and cost.",
+        "bring and cost. hosts: environment steps a second on several\nhosts, which are network "
+        "namespaces.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -70,9 +70,9 @@ def measure(actors: int, limited: bool, seconds: float) -> dict[str, float]:
         words += ["--replay-megabytes", "1000000"]
         process = distributed.start(["-m", "eve_acme.launch", *words])
         try:
-            first = _until(out, lambda now: now["episodes"] >= 150 and now["rounds"])
+            first = until(out, lambda now: now["episodes"] >= 150 and now["rounds"])
             time.sleep(seconds)
-            last = _until(out, lambda now: now["time"] >= first["time"] + seconds)
+            last = until(out, lambda now: now["time"] >= first["time"] + seconds)
         finally:
             process.send_signal(signal.SIGINT)
             distributed.end(process)
@@ -152,7 +152,7 @@ def _dense(width: int) -> tuple[Any, Any, Any]:
     return environment, config, make_networks(engines.specs(environment), config)
 
 
-def _until(out: pathlib.Path, condition: Any) -> dict[str, Any]:
+def until(out: pathlib.Path, condition: Any) -> dict[str, Any]:
     """The first status that fulfils a condition; raises after three minutes."""
     deadline = time.monotonic() + 180.0
     while time.monotonic() < deadline:

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import shutil
 import sys
 import tempfile
 
@@ -11,7 +10,8 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import engine as engine_lib
-import hosts
+
+from eve_acme.launch import hosts
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 collect_ignore_glob = [] if os.environ.get("EVE_TEST_DOCKER") else ["test_*.py"]
@@ -26,7 +26,7 @@ def work():
     folder = pathlib.Path(kept or tempfile.mkdtemp(prefix="eve-docker-"))
     yield folder
     if not kept:
-        shutil.rmtree(folder)
+        engine_lib.remove(folder)
 
 
 @pytest.fixture(scope="session")

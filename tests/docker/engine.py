@@ -1,5 +1,6 @@
 """A Docker engine of the tests' own, that leaves nothing behind: no bridge, no rule, no data."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -15,6 +16,9 @@ LIBRARIES = (
     "libncursesw6,libuuid1,libnsl2,libexpat1,netbase,tzdata"
 )
 """What a Python that was built on Debian is linked against."""
+PRIVATE = ("/var/lib/docker", "/run/docker", "/run/containerd", "/etc/docker")
+"""Where an engine writes whatever it is told: each sees folders of its own there."""
+INSIDE = f'for at in {" ".join(PRIVATE)}; do mount --bind "$0$at" "$at"; done; exec "$@"'
 
 
 def install() -> None:
@@ -28,29 +32,30 @@ def install() -> None:
 
 
 class Engine:
-    """dockerd in a folder, in a network namespace or, to build only, in none of its own."""
+    """dockerd in a folder, in a network namespace or, to build only, in none of its own.
+
+    Its mounts and processes are in namespaces of their own, and end with it.
+    """
 
     def __init__(self, directory: pathlib.Path, namespace: str | None = None):
         self._directory = directory
         self._namespace = namespace
         self.host = f"unix://{directory}/sock"
         self._process: subprocess.Popen[bytes] | None = None
+        self._cgroup = f"eve{os.getpid()}-{directory.name}"
+        self._made: list[pathlib.Path] = []
 
     def start(self) -> "Engine":
-        self._directory.mkdir(parents=True, exist_ok=True)
-        folder = str(self._directory)
-        words = ["dockerd", "--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec"]
-        words += ["--pidfile", f"{folder}/pid", "-H", self.host]
-        if self._namespace is None:  # The rules and bridges would be the machine's.
-            # And so would those of a swarm that an interrupted test did not leave.
-            shutil.rmtree(self._directory / "data" / "swarm", ignore_errors=True)
-            words += ["--iptables=false", "--ip6tables=false", "--ip-forward=false"]
-            words += ["--bridge=none"]
-        else:
-            words = ["nsenter", f"--net=/run/netns/{self._namespace}", *words]
+        for at in PRIVATE:
+            (self._directory / "own" / at[1:]).mkdir(parents=True, exist_ok=True)
+            if not pathlib.Path(at).exists():  # What is mounted needs a place.
+                pathlib.Path(at).mkdir()
+                self._made.append(pathlib.Path(at))
         (self._directory / "pid").unlink(missing_ok=True)
         with open(self._directory / "dockerd.log", "ab") as log:
-            self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                self._words(), stdout=log, stderr=log, start_new_session=True
+            )
         deadline = time.monotonic() + 60
         while self.docker("info", check=False).returncode:
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -60,21 +65,46 @@ class Engine:
             time.sleep(0.2)
         return self
 
+    def _words(self) -> list[str]:
+        folder = str(self._directory)
+        words = ["unshare", "--mount", "--propagation", "slave", "--pid", "--fork", "--mount-proc"]
+        words += ["--kill-child", "sh", "-ec", INSIDE, f"{folder}/own"]
+        words += ["dockerd", "--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec"]
+        words += ["--pidfile", f"{folder}/pid", "-H", self.host, "--cgroup-parent", self._cgroup]
+        words += ["--exec-opt", "native.cgroupdriver=cgroupfs"]
+        if self._namespace is not None:
+            return ["nsenter", f"--net=/run/netns/{self._namespace}", *words]
+        # The rules and bridges would be the machine's; and so would those of a swarm that an
+        # interrupted test did not leave.
+        shutil.rmtree(self._directory / "data" / "swarm", ignore_errors=True)
+        words += ["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"]
+        return words
+
     def stop(self) -> None:
-        """Ends dockerd with its containers, and takes its mounts away."""
-        if self._process is None:
-            return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self._process.poll() is None:
-                os.kill(self._process.pid, number)
-                try:
-                    self._process.wait(timeout=40)
-                except subprocess.TimeoutExpired:
-                    continue
-        for line in reversed(pathlib.Path("/proc/mounts").read_text().splitlines()):
-            path = line.split()[1]
-            if path.startswith(f"{self._directory}/"):
-                subprocess.run(["umount", "-l", path], check=False, capture_output=True)
+        """Ends dockerd with its containers."""
+        if self._process is not None and self._process.poll() is None:
+            pid = self._process.pid
+            for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGTERM)
+            try:
+                self._process.wait(timeout=40)
+            except subprocess.TimeoutExpired:
+                self._process.kill()  # All that dockerd has started dies with it.
+                self._process.wait()
+        for top in pathlib.Path("/sys/fs/cgroup").glob(f"**/{self._cgroup}"):
+            for folder, _, _ in os.walk(top, topdown=False):
+                with contextlib.suppress(OSError):  # Its last process is still going.
+                    os.rmdir(folder)
+        while self._made:
+            with contextlib.suppress(OSError):  # Somebody else has use for it by now.
+                self._made.pop().rmdir()
+
+    def lose(self) -> None:
+        """Its host loses power: all processes die at once, and what is not on disk is gone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._directory / "exec", ignore_errors=True)
 
     def docker(
         self, *words: str, check: bool = True, timeout: float = 900, **kwargs: object
@@ -88,6 +118,10 @@ class Engine:
         """A docker-compose command."""
         return self._run(["docker-compose", "--no-ansi", *words], check, timeout, **kwargs)
 
+    def volume(self, name: str) -> pathlib.Path:
+        """Where a volume's files are."""
+        return self._directory / "data" / "volumes" / name / "_data"
+
     def environ(self) -> dict[str, str]:
         return {**os.environ, "DOCKER_HOST": self.host, "DOCKER_BUILDKIT": "0"}
 
@@ -100,6 +134,11 @@ class Engine:
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(words)}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
         return done
+
+
+def remove(folder: pathlib.Path) -> None:
+    """A folder of an engine: a hundred thousand files, for which Python takes minutes."""
+    subprocess.run(["rm", "-rf", folder], check=True)
 
 
 def make_base(engine: Engine, work: pathlib.Path) -> None:

@@ -1,18 +1,18 @@
 """docker/compose.yaml, with the real image: a run ends, survives, and cannot be reached."""
 
-import json
 import pathlib
 import subprocess
 import sys
 import time
 
 import engine as engine_lib
-import hosts
-from test_program import check_accounts, wait_for
+from test_program import check_accounts, status, wait_for
+
+from eve_acme.launch import hosts
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 FILE = str(ROOT / "docker" / "compose.yaml")
-EPISODES = 100
+EPISODES = 3000
 LAUNCH = (
     "deep_sea:size=5 --burn-in-episodes 5 --min-replay 16 --hidden 8 "
     f"--episodes {EPISODES} --actors 4"
@@ -32,9 +32,9 @@ with concurrent.futures.ThreadPoolExecutor(40) as pool:
 """Prints those of the given addresses that answer."""
 
 
-def status(engine, container):
-    done = engine.docker("exec", container, "cat", "/data/status.json", check=False)
-    return json.loads(done.stdout) if done.returncode == 0 and done.stdout else {}
+def episodes(engine, volume):
+    """How many there are so far, by the coordinator's word."""
+    return (status(engine.volume(volume)) or {}).get("episodes", 0)
 
 
 def addresses(engine):
@@ -63,10 +63,7 @@ def trial(engine, made, tmp_path):
             up, stdout=log, stderr=log, env={**engine.environ(), "EVE_LAUNCH": LAUNCH}
         )
     try:
-        container = wait_for(
-            lambda: engine.compose("-f", FILE, "ps", "-q", "coordinator").stdout.strip(), 60
-        )
-        wait_for(lambda: status(engine, container).get("episodes", 0) >= 20, 600)
+        wait_for(lambda: episodes(engine, "docker_run") >= 20, 600)
         print(f"20 episodes after {time.monotonic() - started:.0f} s")
         nobody_gets_in(engine, made)
         engine.docker("kill", "docker_learner_1")
@@ -82,7 +79,7 @@ def trial(engine, made, tmp_path):
     for name in engine.docker("ps", "-a", "--format", "{{.Names}}").stdout.split():
         code = engine.docker("inspect", "-f", "{{.State.ExitCode}}", name).stdout.strip()
         assert code == "0", f"{name} ended with {code}"
-    engine.docker("cp", f"{container}:/data", str(tmp_path / "run"))
+    engine.docker("cp", "docker_coordinator_1:/data", str(tmp_path / "run"))
     summary = check_accounts(tmp_path / "run")
     assert summary["finished"] and summary["episodes"] == EPISODES
 

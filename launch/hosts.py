@@ -1,11 +1,18 @@
-"""Several hosts on one machine: network namespaces with own addresses and names, on one bridge."""
+"""Several hosts on one machine: network namespaces with own addresses and names, on one bridge.
+
+For tests and `eve bench hosts`. Nothing of them can be reached from outside of the machine.
+"""
 
 import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def why_not() -> str | None:
@@ -70,6 +77,40 @@ class Hosts:
 
     def _etc(self, name: str) -> pathlib.Path:
         return pathlib.Path("/etc/netns") / self.namespace(name)
+
+
+class Nodes:
+    """One process for each node of a run, each on its host, with a log in a folder."""
+
+    def __init__(self, hosts: Hosts, directory: pathlib.Path, words: list[str]):
+        """`words`: those of 'eve launch', which describe the run."""
+        self._hosts, self._directory, self._words = hosts, directory, words
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, host: str, role: str) -> None:
+        words = [sys.executable, "-m", "eve_acme.launch", "node", "--role", role, "--"]
+        with open(self._directory / f"{name}.log", "a") as log:
+            self.processes[name] = subprocess.Popen(
+                self._hosts.command(host, name, [*words, *self._words]),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+
+    def wait(self, name: str, seconds: float) -> int:
+        return self.processes[name].wait(timeout=seconds)
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text()[-2000:]}" for path in self._directory.glob("*.log")
+        )
 
 
 @contextlib.contextmanager
