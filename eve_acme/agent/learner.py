@@ -73,15 +73,16 @@ class EVELearner(core.Learner):
         self.metrics: Any = None
 
     def step(self) -> None:
+        """Learns from the next round in the background, and reports."""
+        self._background.call(self.learn)
+        self._report()
+
+    def learn(self) -> None:
         """Learns from the next round.
 
         n is one and the number of steps that replay held when the round was drawn: exact, since
         replay counts all actors' steps and drops none, and as old as replay is after a restart.
         """
-        self._background.call(self._learn)
-        self._report()
-
-    def _learn(self) -> None:
         batches, steps = next(self._dataset)
         storage.check_size(self._config, self._most_steps, steps)
         explore = float(self._config.bootstrap_burn_in or not self._burning_in())

@@ -114,7 +114,7 @@ class Learner(Node):
             write_atomically(self._directory / name, pickle.dumps(saved, protocol=5))
             for old in checkpoints(self._directory)[:-KEPT]:
                 old.unlink()
-            posterior = self.get_variables([POSTERIOR])[0]
+            posterior = self._learner.get_variables([POSTERIOR])[0]
             save_agent(self._run.directory, self._config, posterior, self._environment)
 
     def run(self) -> None:
@@ -154,7 +154,7 @@ class Learner(Node):
         saved = time.monotonic()
         try:
             while not self._stop.is_set():
-                self._learner.step()
+                self._learner.learn()
                 if time.monotonic() - saved > CHECKPOINT_SECONDS:
                     self.save()
                     saved = time.monotonic()
