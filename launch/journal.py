@@ -65,3 +65,9 @@ def read(path: pathlib.Path, start: int = 0) -> Iterator[tuple[int, Any]]:
                 raise JournalCorrupt(f"{path} is damaged at byte {end}")
             end += _HEAD.size + length
             yield end, pickle.loads(data)
+
+
+def check(path: pathlib.Path) -> None:
+    """Raises JournalCorrupt if a journal is damaged."""
+    for _ in read(path):
+        pass

@@ -200,12 +200,12 @@ def _resumed(args: argparse.Namespace) -> Run:
 
 def _check_state(directory: pathlib.Path) -> None:
     """Raises UsageError if what the nodes saved cannot be read."""
-    from eve_acme.launch.nodes import learner, replay
+    from eve_acme.launch.nodes import learner
 
     state = directory / "state"
     try:
         for name in ("counter.journal", "replay.journal"):
-            replay.check(state / name)
+            journal.check(state / name)
         saved = learner.checkpoints(state / "learner")
         if saved and learner.newest(state / "learner") is None:
             raise ValueError(f"none of {len(saved)} checkpoints of the learner is whole")

@@ -12,7 +12,6 @@ import pathlib
 import shlex
 import signal
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -113,7 +112,7 @@ def run_one(run: Run, addresses: dict[str, str], role: str, index: int | None) -
         received.append(number)
         # To be moved is not the end of the run: a coordinator tells the others nothing.
         if role == "coordinator" or not base.finish_all():
-            leave(128 + number)
+            program.leave(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
@@ -125,9 +124,9 @@ def run_one(run: Run, addresses: dict[str, str], role: str, index: int | None) -
         program.run_node(run, addresses, role, index)
     except BaseException:
         traceback.print_exc()
-        leave(1)
+        program.leave(1)
     print(f"{role} {index} ends", flush=True)
-    leave(128 + received[0] if received else 0)
+    program.leave(128 + received[0] if received else 0)
     return 0
 
 
@@ -267,10 +266,3 @@ def show(run: Run) -> None:
     while True:
         time.sleep(1.0)
         view.update()
-
-
-def leave(code: int) -> None:
-    """Ends this process at once."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

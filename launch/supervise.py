@@ -14,7 +14,6 @@ import os
 import pathlib
 import select
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -172,8 +171,8 @@ def _node_process(
         program.run_node(run, addresses, name.role, name.index)
     except BaseException:
         traceback.print_exc()
-        _leave(1)
-    _leave(0)
+        program.leave(1)
+    program.leave(0)
 
 
 def _die_with(launcher: int) -> None:
@@ -181,10 +180,3 @@ def _die_with(launcher: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         select.select([os.pidfd_open(launcher)], [], [])
     os._exit(1)
-
-
-def _leave(code: int) -> None:
-    """Ends at once: threads of TensorFlow and gRPC that wait for others are not waited for."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -1,6 +1,5 @@
 """The program as threads of this process, by Launchpad's own `local_mt`."""
 
-import os
 import signal
 import sys
 import threading
@@ -61,6 +60,8 @@ def _show(view: View, done: threading.Event, stop: Any) -> None:
 
 def _give_up(run: Run, manager: Any, error: Exception) -> None:
     """A node died, and nobody starts it again: the others save what they have, and all is over."""
+    from eve_acme.launch.program import leave
+
     signal.signal(signal.SIGALRM, signal.SIG_IGN)  # With it Launchpad would kill this process.
     base.finish_all()
     others = threading.Thread(target=manager.wait, kwargs={"raise_error": False}, daemon=True)
@@ -70,6 +71,5 @@ def _give_up(run: Run, manager: Any, error: Exception) -> None:
         f"eve: a node died ({type(error).__name__}: {error}), and threads are not started again; "
         f"what was learnt is in {run.state}, to go on: eve launch --resume {run.directory}",
         file=sys.stderr,
-        flush=True,
     )
-    os._exit(1)  # A thread that waits for the dead one would keep the interpreter from ending.
+    leave(1)  # A thread that waits for the dead one would keep the interpreter from ending.

@@ -8,7 +8,7 @@ import time
 import types
 
 import pytest
-from test_program import TINY, check_accounts, make_run, status, wait_for
+from programs import TINY, check_accounts, make_run, status, wait_for
 
 from eve_acme.launch import launch, node
 from eve_acme.launch.hosts import Nodes, made, why_not

@@ -41,7 +41,7 @@ class Coordinator(Node):
             seen = self._look()
             status = self._status(seen)
             self._log.status(status)
-            if self._over(seen):
+            if self._over():
                 break
         self._settle()
         self._end()
@@ -128,7 +128,7 @@ class Coordinator(Node):
         self._moved[name] = (before, since)
         return now - since
 
-    def _over(self, seen: dict[str, Any]) -> bool:
+    def _over(self) -> bool:
         plan, recorder = self._run.plan, self._recorder
         solved = plan.stop_when_solved and recorder.solved["solved_episode_20"] is not None
         steps = self._run.steps is not None and self._steps >= self._run.steps
@@ -167,7 +167,7 @@ class Coordinator(Node):
         seen = self._look()
         self._log.status(self._status(seen))
         self._log.close()
-        write_results(self._run, self._recorder, seen, self._over(seen))
+        write_results(self._run, self._recorder, seen, self._over())
         for name in ("evaluator", "learner", "replay", "counter"):
             self._ask(name, "finish")
         finish_all()  # As threads of one process, actors are told so too.

@@ -12,7 +12,6 @@ learner samples from its own memory.)
 """
 
 import contextlib
-import pathlib
 import threading
 import time
 from typing import Any
@@ -215,9 +214,3 @@ def read(address: str) -> Any:
     )
     for sample in dataset.as_numpy_iterator():
         yield sample.data
-
-
-def check(path: pathlib.Path) -> None:
-    """Raises JournalCorrupt if a journal is damaged."""
-    for _ in journal.read(path):
-        pass

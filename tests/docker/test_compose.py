@@ -6,7 +6,7 @@ import sys
 import time
 
 import engine as engine_lib
-from test_program import check_accounts, status, wait_for
+from programs import check_accounts, status, wait_for
 
 from eve_acme.launch import hosts
 

@@ -11,7 +11,7 @@ import time
 import engine as engine_lib
 import pytest
 from test_compose import CONNECT, EPISODES, LAUNCH, episodes
-from test_program import check_accounts, status, wait_for
+from programs import check_accounts, status, wait_for
 
 from eve_acme.launch import hosts
 
