@@ -10,8 +10,8 @@ import time
 
 import engine as engine_lib
 import pytest
-from test_compose import CONNECT, EPISODES, LAUNCH, episodes
 from programs import check_accounts, status, wait_for
+from test_compose import CONNECT, EPISODES, LAUNCH, episodes
 
 from eve_acme.launch import hosts
 
