@@ -13,8 +13,8 @@ import multiprocessing
 import os
 import pathlib
 import select
+import shutil
 import signal
-import tempfile
 import threading
 import time
 import traceback
@@ -63,7 +63,8 @@ class Supervisor:
         self.restarts: list[tuple[float, NodeName, int]] = []
         # What one process has compiled the others need not compile again. Not kept for later: it is
         # for just this kind of processor.
-        self._compiled = tempfile.TemporaryDirectory(prefix="eve-compiled-")
+        self._compiled = run.directory / "compiled"
+        shutil.rmtree(self._compiled, ignore_errors=True)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["eve_acme.launch.preload"])
 
@@ -76,7 +77,7 @@ class Supervisor:
 
     def __exit__(self, *unused: Any) -> None:
         self.end()
-        self._compiled.cleanup()
+        shutil.rmtree(self._compiled, ignore_errors=True)
 
     def pid(self, name: NodeName) -> int:
         """The node's process, as of now."""
@@ -118,7 +119,7 @@ class Supervisor:
     def _start(self, name: NodeName) -> None:
         process = self._context.Process(
             target=_node_process,
-            args=(self._run, self._addresses, name, os.getpid(), self._compiled.name),
+            args=(self._run, self._addresses, name, os.getpid(), str(self._compiled)),
             name=str(name),
             daemon=False,
         )
