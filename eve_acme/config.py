@@ -47,7 +47,7 @@ class EVEConfig:
     surprise: float = option(
         1.0,
         "doubt that a reward leaves in a value that was seen once, as a multiple of the reward; it "
-        "fades as 1 / visits^2; for the unit prior",
+        "fades as 1 / visits^2; for the unit prior and one-hot inputs",
         0.0,
         1e15,
     )

@@ -10,7 +10,7 @@ appendix suggests; Algorithm 3 takes it after the step.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,23 +60,21 @@ class Average(NamedTuple):
     Attributes:
       total: a tree like the parameters; the weighted sum of squared gradients.
       steps: minibatches so far.
-      rewards: the same sum, with each transition's part times its squared reward, and summed over
-        each leaf's last axis, a layer's outputs; () if nobody asks for it.
+      rewards: `[rows]`, for a first layer that is a table: the sum of each row, with every
+        transition's part times its squared reward; () if nobody asks for it.
     """
 
     total: Params
     steps: Array
-    rewards: Params = ()
+    rewards: Any = ()
 
 
-def init(params: Params, rewards: bool = False) -> Average:
-    """f zero, m one."""
+def init(params: Params, rewards: Any = ()) -> Average:
+    """f zero, m one; `rewards` are the first ones."""
     return Average(
         total=jax.tree_util.tree_map(jnp.zeros_like, params),
         steps=jnp.zeros((), jnp.int32),
-        rewards=jax.tree_util.tree_map(lambda p: jnp.zeros(p.shape[:-1]), params)
-        if rewards
-        else (),
+        rewards=rewards,
     )
 
 
@@ -111,7 +109,7 @@ def weight(beta: float, average: Average) -> jax.Array:
     return m * growth(beta, average.steps)
 
 
-def add(beta: float, average: Average, squares: Params, rewards: Params = ()) -> Average:
+def add(beta: float, average: Average, squares: Params, rewards: Any = ()) -> Average:
     """Adds one minibatch."""
     steps = average.steps + 1
     scale, kept = growth(beta, steps), change_of_unit(beta, average.steps, steps)

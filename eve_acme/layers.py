@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network, RowLinear, look_up
-from eve_acme.posterior import Posterior, last_axis_sums, variances
+from eve_acme.posterior import Posterior, variances
 from eve_acme.types import Array, Params
 
 
@@ -66,21 +66,12 @@ class Gradients:
         """`sum_i c_i (grad q_i)^2`, for c `[B]`."""
         return self._contract(c, jnp.square)
 
-    def weighted_square_sums(self, c: jax.Array) -> Params:
-        """`weighted_square`, summed over the last axis of each leaf (a dense layer's outputs)."""
-        out = {}
-        for name, layer in self._layers.items():
-            x, delta = self._inputs[name], c * jnp.sum(jnp.square(self._deltas[name]), axis=1)
-            if layer.is_table:
-                size = self._params[name]["w"].shape[0]
-                sums = jnp.zeros(size).at[jnp.where(x < 0, size, x)].add(delta, mode="drop")
-            else:
-                sums = jnp.square(x).T @ delta
-            out[name] = self._with_bias(name, sums, jnp.sum(delta))
-        general = jax.tree_util.tree_map(
-            lambda g: last_axis_sums(jnp.tensordot(c, jnp.square(g), axes=1)), self._general
-        )
-        return self._merge(out, general)
+    def row_squares(self, c: jax.Array) -> jax.Array:
+        """`weighted_square` of the table, summed over its units: `[rows]`."""
+        (name,) = (name for name, layer in self._layers.items() if layer.is_table)
+        rows = jnp.arange(self._params[name]["w"].shape[0])
+        delta = c * jnp.sum(jnp.square(self._deltas[name]), axis=1)
+        return (rows[:, None] == self._inputs[name]).astype(delta.dtype) @ delta
 
     def project(self, tree: Params) -> Params:
         """Each leaf `[B]`: the product of grad q_i with the given leaf."""

@@ -17,12 +17,13 @@ forms behind one interface:
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
+from eve_acme.networks import TABLE
 from eve_acme.types import Array, Params
 
 _TINY = 1e-30
@@ -45,7 +46,7 @@ class Posterior(NamedTuple):
     weight: Array
     n: Array
     version: Array
-    rewards: Params = ()
+    rewards: Any = ()
 
 
 def unit_information(fisher: Params, weight: Array) -> Params:
@@ -83,38 +84,31 @@ def variances(config: EVEConfig, posterior: Posterior) -> Params:
     if config.prior == "unit":
         units = unit_information(posterior.fisher, posterior.weight)
         data = jax.tree_util.tree_map(relative, posterior.fisher, units)
-        if not (config.doubts and posterior.rewards):
+        if isinstance(posterior.rewards, tuple):
             return data
-        return jax.tree_util.tree_map(jnp.add, data, doubt(config, posterior, units))
+        leaves = len(jax.tree_util.tree_leaves(units))
+        table, extra = data[TABLE], doubt(config, posterior, units[TABLE]["w"], leaves)
+        return {**data, TABLE: {**table, "w": table["w"] + extra[:, None]}}
     return jax.tree_util.tree_map(of_weights, posterior.fisher)
 
 
-def last_axis_sums(leaf: Array) -> jax.Array:
-    """Sums over a leaf's last axis; a scalar is its own sum."""
-    return jnp.sum(jnp.atleast_1d(leaf), axis=-1)
+def doubt(config: EVEConfig, posterior: Posterior, unit: Array, leaves: int) -> jax.Array:
+    """What is added to the variance of each row `[rows]` of a table that was seen seldom.
 
-
-def doubt(config: EVEConfig, posterior: Posterior, units: Params) -> Params:
-    """What is added to each parameter's variance where its input was seen seldom.
-
-    An input with Fisher information c times that of one transition was seen c times. One visit
+    A row whose Fisher information is c times that of one transition was seen c times. One visit
     makes a value certain (omega), which is wrong if the reward was noisy: a first treasure that
     happens to pay badly would never be tried again. So a value is doubted by `surprise` times the
     root mean square of its rewards, divided by c^2: all of it after one visit, a hundredth after
     ten. (Divided by the root of c, as the error of a mean, it would be right for pure noise, and
-    keeps an agent busy with noise that it has seen a hundred times.)
+    keeps an agent busy with noise that it has seen a hundred times.) Inputs that are not one-hot
+    have no visits that could be counted, and get no such doubt.
     """
-    leaves = len(jax.tree_util.tree_leaves(units))
     scale = config.surprise**2 * leaves / config.prior_std**2  # Its own units, not the prior's.
+    fisher = posterior.fisher[TABLE]["w"]
+    seen = jnp.sum(fisher, axis=1)
     per_visit = jnp.asarray(posterior.n, jnp.float32) / posterior.weight
-
-    def of(fisher: Array, unit: Array, rewards: Array) -> jax.Array:
-        seen, shape = last_axis_sums(fisher), jnp.atleast_1d(fisher).shape
-        visits = per_visit * seen / (shape[-1] * unit + _TINY)
-        variance = scale * rewards / (seen + _TINY) / jnp.maximum(visits, 1.0) ** 4
-        return jnp.broadcast_to(variance[..., None], shape).reshape(fisher.shape)
-
-    return jax.tree_util.tree_map(of, posterior.fisher, units, posterior.rewards)
+    visits = per_visit * seen / (fisher.shape[1] * unit + _TINY)
+    return scale * posterior.rewards / (seen + _TINY) / jnp.maximum(visits, 1.0) ** 4
 
 
 def precision(config: EVEConfig, posterior: Posterior) -> Params:

@@ -228,13 +228,12 @@ def _rows(state: update.State) -> Rows:
         tree[TABLE]["w"]
         for tree in (state.params, state.target, moments.mu, moments.nu, state.fisher.total)
     )
-    rewards = state.fisher.rewards[TABLE]["w"] if state.fisher.rewards else ()
-    return Rows(w, target, mu, nu, fisher, rewards)
+    return Rows(w, target, mu, nu, fisher, state.fisher.rewards)
 
 
 def _with_rows(state: update.State, rows: Rows) -> update.State:
     def put(tree: Params, w: Any) -> Params:
-        return {**tree, TABLE: {**tree[TABLE], "w": w}} if tree else tree
+        return {**tree, TABLE: {**tree[TABLE], "w": w}}
 
     moments = state.optimizer[0]
     moments = moments._replace(mu=put(moments.mu, rows.mu), nu=put(moments.nu, rows.nu))
@@ -244,6 +243,6 @@ def _with_rows(state: update.State, rows: Rows) -> update.State:
         optimizer=(moments, *state.optimizer[1:]),
         fisher=state.fisher._replace(
             total=put(state.fisher.total, rows.fisher),
-            rewards=put(state.fisher.rewards, rows.rewards),
+            rewards=rows.rewards,
         ),
     )

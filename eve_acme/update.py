@@ -16,7 +16,7 @@ import optax
 from eve_acme import fisher as fisher_lib
 from eve_acme import layers, predictive, targets
 from eve_acme.config import EVEConfig
-from eve_acme.networks import Network
+from eve_acme.networks import TABLE, Network
 from eve_acme.packing import Packed, Packing
 from eve_acme.posterior import Posterior, normals_like
 from eve_acme.types import Array, Params, Transition
@@ -118,11 +118,13 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
     def init(key: jax.Array) -> State:
         params_key, run_key = jax.random.split(key)
         params = network.init(params_key)
+        doubts = config.doubts and network.table is not None
+        rewards = jnp.zeros(params[TABLE]["w"].shape[0]) if doubts else ()
         return State(
             params=params,
             target=jax.tree_util.tree_map(jnp.copy, params),
             optimizer=adam(config).init(params),
-            fisher=fisher_lib.init(params, rewards=config.doubts),
+            fisher=fisher_lib.init(params, rewards),
             steps=jnp.zeros((), jnp.int32),
             key=run_key,
         )
@@ -242,10 +244,10 @@ def learn_minibatch(
         squares = fisher_lib.ESTIMATORS[config.fisher](
             delta, randomness.returns, config.noise_scale, grads
         )
-        rewards: Params = ()
-        if config.doubts:
+        rewards: Any = ()
+        if config.doubts and network.table is not None:
             squared = 4.0 * (jnp.square(delta) + config.noise_scale**2)
-            rewards = grads.weighted_square_sums(squared * jnp.square(batch.r_t))
+            rewards = grads.row_squares(squared * jnp.square(batch.r_t))
         fisher = fisher_lib.add(config.beta, state.fisher, squares, rewards)
     steps = state.steps + 1
     sync = steps % config.target_period == 0

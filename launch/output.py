@@ -24,15 +24,22 @@ def quiet_if_unread(command: Callable[[], int]) -> int:
     try:
         code = command()
         sys.stdout.flush()
-        return code
     except BrokenPipeError:
-        unread = [fd for fd in (1, 2) if _without_reader(fd)]
-        if not unread:  # Some other pipe, and a real error.
+        if not _drop_unread():  # Some other pipe, and a real error.
             raise
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for fd in unread:  # What is still in buffers is written when Python ends.
-            os.dup2(nowhere, fd)
         return UNREAD
+    _drop_unread()
+    return code
+
+
+def _drop_unread() -> list[int]:
+    """Sends what nobody reads nowhere: what is still in buffers is written when Python ends."""
+    unread = [fd for fd in (1, 2) if _without_reader(fd)]
+    if unread:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for fd in unread:
+            os.dup2(nowhere, fd)
+    return unread
 
 
 def _without_reader(fd: int) -> bool:

@@ -77,13 +77,13 @@ def test_what_was_seen_seldom_is_doubted_by_its_reward():
     """U = 1/4. Row 0: (5/4) 8 / (2/4) = 20 visits, rewards^2 of 2 on average; row 1: half a visit,
     which counts as one, and 3. Times surprise^2 = 4 and the two leaves that share the prior."""
     seen = _posterior([[8.0, 0.0], [0.1, 0.1]], 4.0, 5)
-    rewards = {"m": {"w": jnp.array([16.0, 0.6]), "b": jnp.array(0.0)}}
-    certain = posterior.variances(EVEConfig(omega=1e12, surprise=0.0), seen)["m"]["w"]
-    doubted = posterior.variances(
-        EVEConfig(omega=1e12, surprise=2.0), seen._replace(rewards=rewards)
-    )["m"]["w"]
+    seen = seen._replace(mean={"table": seen.mean["m"]}, fisher={"table": seen.fisher["m"]})
+    config = EVEConfig(omega=1e12, surprise=2.0)
+    certain = posterior.variances(config, seen)["table"]
+    doubted = posterior.variances(config, seen._replace(rewards=jnp.array([16.0, 0.6])))["table"]
     extra = [[16.0 / 20.0**4] * 2, [24.0] * 2]
-    np.testing.assert_allclose(doubted - certain, extra, rtol=1e-3)
+    np.testing.assert_allclose(doubted["w"] - certain["w"], extra, rtol=1e-3)
+    np.testing.assert_array_equal(doubted["b"], certain["b"])
 
 
 def test_unit_information_without_a_bias_is_shared_by_the_outputs():

@@ -130,7 +130,8 @@ def _pieces(engine: Engine) -> dict[str, Callable[[], Any]]:
 
         def one(average: Any, delta: Any) -> Any:
             squares = fisher_lib.ESTIMATORS[config.fisher](delta, delta, 1.0, grads)
-            return fisher_lib.add(config.beta, average, squares), None
+            rewards = () if isinstance(average.rewards, tuple) else grads.row_squares(delta)
+            return fisher_lib.add(config.beta, average, squares, rewards), None
 
         return jax.lax.scan(one, state.fisher, batches.r_t)[0]
 
