@@ -16,7 +16,14 @@ from eve_acme.launch import plan as plan_lib
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.folder import locked
 from eve_acme.launch.nodes.base import Run
-from eve_acme.launch.supervise import GaveUp, NodeName, Supervisor, node_names
+from eve_acme.launch.supervise import (
+    DEATHS_SECONDS,
+    MOST_DEATHS,
+    GaveUp,
+    NodeName,
+    Supervisor,
+    node_names,
+)
 
 RECOVERY_SECONDS = 90.0
 LOOKS_SECONDS = 2.0
@@ -102,8 +109,15 @@ def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> lis
             kills: list[Kill] = []
             deadline = time.monotonic() + RECOVERY_SECONDS
             start = _wait(run, supervisor, deadline, lambda status: bool(status["rounds"]))
+            killed_at: dict[NodeName, list[float]] = {name: [] for name in names}
             while start is not None and len(kills) < count:
-                name = rng.choice(names)
+                allowed = [name for name in names if _may_die(killed_at[name])]
+                if not allowed:
+                    supervisor.look()
+                    time.sleep(0.5)
+                    continue
+                name = rng.choice(allowed)
+                killed_at[name].append(time.monotonic())
                 kill = _kill(run, supervisor, name)
                 kills.append(kill)
                 after = "never" if kill.seconds is None else f"after {kill.seconds:.1f} s"
@@ -116,6 +130,12 @@ def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> lis
             while not supervisor.look() and time.monotonic() < deadline:
                 time.sleep(0.1)
     return kills
+
+
+def _may_die(killed_at: list[float]) -> bool:
+    """Whether one more kill leaves a node below what ends a run, rightly, as hopeless."""
+    since = time.monotonic() - DEATHS_SECONDS - 1.0
+    return sum(at > since for at in killed_at) < MOST_DEATHS - 1
 
 
 def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
