@@ -1,9 +1,11 @@
 """EVE: exploration via epistemic value estimation.
 
-from eve_acme import EVEConfig, make_networks     # the agent's mathematics
-from eve_acme.embedded import Engine              # one process, any dm_env environment
-from eve_acme import EVEBuilder                   # the agent for Acme programs
-from eve_acme import load                         # a trained agent, and how sure it is
+Where to begin:
+
+    from eve_acme import EVEConfig, make_networks     # the agent's mathematics
+    from eve_acme.embedded import Engine              # one process, any dm_env environment
+    from eve_acme import EVEBuilder                   # the agent for Acme programs
+    from eve_acme import load                         # a trained agent, and how sure it is
 """
 
 from typing import Any

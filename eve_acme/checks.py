@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
+from eve_acme.types import Rounds
+
 EXAMPLES = 16
 MOST_INACTIVE = 0.25
 """Share of units without a gradient from which on a network is warned about. ReLU has a half."""
@@ -23,7 +25,7 @@ class InputError(ValueError):
 
 
 class Diverged(ArithmeticError):
-    """The loss is not finite. `path` is the file that holds the round of batches that made it."""
+    """The loss is not finite. `path` is the file that holds the rounds of batches that made it."""
 
     def __init__(self, message: str, path: str):
         super().__init__(message)
@@ -193,35 +195,35 @@ def inactive_share(network: Any, observations: Any) -> float:
 class LossGuard:
     """Stops learning when a loss is not finite.
 
-    Looks at each round's loss only when the next round is under way, so that nobody waits for it;
+    Looks at the loss of some rounds only when the next are under way, so that nobody waits for it;
     whoever saves calls `flush` first, so that nothing that is not finite is ever saved.
     """
 
     def __init__(self) -> None:
-        self._pending: tuple[int, Any, Any] | None = None
+        self._pending: tuple[int, Any, Rounds] | None = None
 
-    def add(self, update: int, loss: Any, batches: Any) -> None:
-        """Takes a round, and looks at the one before; raises Diverged."""
-        before, self._pending = self._pending, (update, loss, batches)
+    def add(self, update: int, loss: Any, rounds: Rounds) -> None:
+        """Takes the rounds up to minibatch `update`, and looks at those before; raises Diverged."""
+        before, self._pending = self._pending, (update, loss, rounds)
         _look(before)
 
     def flush(self) -> None:
-        """Looks at the last round too; raises Diverged, each time that it is asked."""
+        """Looks at the last rounds too; raises Diverged, each time that it is asked."""
         _look(self._pending)
 
     def clear(self) -> None:
-        """Forgets the last round."""
+        """Forgets the last rounds."""
         self._pending = None
 
 
-def _look(pending: tuple[int, Any, Any] | None) -> None:
+def _look(pending: tuple[int, Any, Rounds] | None) -> None:
     if pending is None or math.isfinite(pending[1]):
         return
-    update, loss, batches = pending
+    update, loss, rounds = pending
     handle, path = tempfile.mkstemp(prefix="eve-diverged-", suffix=".npz")
     with os.fdopen(handle, "wb") as file:
-        arrays = {name.lstrip("."): np.asarray(a) for name, a in leaves_with_names(batches)}
-        np.savez(file, **arrays)
+        leaves = leaves_with_names(rounds.batches)
+        np.savez(file, **{name.lstrip("."): np.asarray(a)[: rounds.due] for name, a in leaves})
     raise Diverged(
         f"loss: got {float(loss)} at minibatch {update}, allowed is a finite number; its batches "
         f"are in {path}",

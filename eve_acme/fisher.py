@@ -37,7 +37,12 @@ def per_example(delta: jax.Array, normals: jax.Array, scale: float, grads: Gradi
 def expected(delta: jax.Array, normals: jax.Array, scale: float, grads: Gradients) -> Params:
     """`per_example` with the expectation over the return noise taken analytically."""
     del normals
-    return grads.weighted_square(4.0 * (jnp.square(delta) + scale**2))
+    return grads.weighted_square(expected_weight(delta, scale))
+
+
+def expected_weight(delta: jax.Array, scale: float) -> jax.Array:
+    """What each example's squared gradient of q counts in `expected`."""
+    return 4.0 * (jnp.square(delta) + scale**2)
 
 
 ESTIMATORS: dict[str, Estimator] = {

@@ -69,9 +69,7 @@ class Gradients:
     def row_squares(self, c: jax.Array) -> jax.Array:
         """`weighted_square` of the table, summed over its units: `[rows]`."""
         (name,) = (name for name, layer in self._layers.items() if layer.is_table)
-        rows = jnp.arange(self._params[name]["w"].shape[0])
-        delta = c * jnp.sum(jnp.square(self._deltas[name]), axis=1)
-        return (rows[:, None] == self._inputs[name]).astype(delta.dtype) @ delta
+        return self._by_row(name, c * _row_sums(jnp.square(self._deltas[name])))
 
     def project(self, tree: Params) -> Params:
         """Each leaf `[B]`: the product of grad q_i with the given leaf."""
@@ -96,8 +94,7 @@ class Gradients:
         for name, layer in self._layers.items():
             x, delta = self._inputs[name], c[:, None] * power(self._deltas[name])
             if layer.is_table:
-                rows = jnp.arange(self._params[name]["w"].shape[0])
-                grad_w = (rows[:, None] == x).astype(delta.dtype) @ delta
+                grad_w = self._by_row(name, delta)
             else:
                 grad_w = power(x).T @ delta
             out[name] = self._with_bias(name, grad_w, jnp.sum(delta, axis=0))
@@ -119,6 +116,11 @@ class Gradients:
             {name: tree[name] for name in self._general},
         )
         return self._merge(out, general)
+
+    def _by_row(self, name: str, each: jax.Array) -> jax.Array:
+        """Sums what belongs to each example over those that read the same row: `[rows, ...]`."""
+        rows = jnp.arange(self._params[name]["w"].shape[0])
+        return (rows[:, None] == self._inputs[name]).astype(each.dtype) @ each
 
     def _sums(self, leaf: jax.Array) -> jax.Array:
         return _row_sums(leaf.reshape(len(self.q), -1))

@@ -38,3 +38,17 @@ class Transition(NamedTuple):
     r_t: Any
     discount_t: Any
     o_t: Any
+
+
+class Rounds(NamedTuple):
+    """Rounds of minibatches, to be learnt one after another.
+
+    Attributes:
+      batches: transitions with leading axes `[R, batches_per_step, batch_size]`.
+      steps: `[R]` int32, how many steps replay held when each round was drawn.
+      due: how many of the R are to be learnt; the others only fill the arrays.
+    """
+
+    batches: Transition
+    steps: Any
+    due: int

@@ -46,7 +46,7 @@ class State(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """What one round shows of itself: means over its minibatches."""
+    """What learning shows of itself: means over the minibatches of one call."""
 
     loss: Array
     q: Array
@@ -77,37 +77,60 @@ def make_learner(config: EVEConfig, network: Network) -> Learner:
     return make_dense_learner(config, network)
 
 
+class RoundsLearner(NamedTuple):
+    """A learner of several rounds in one call, with the many arrays of its state packed into few.
+
+    Attributes:
+      init: `key -> Packed`.
+      learn: `(state, batches [R, k, B, ...], n [R], explore, count) -> (state, metrics)`; learns
+        the first `count` rounds, one after another as `Learner.update` does. However they are
+        divided into calls, the result is the same bit for bit.
+      posterior: `(state, n) -> Posterior`.
+    """
+
+    init: Callable[[jax.Array], Packed]
+    learn: Callable[[Packed, Transition, Any, Any, Any], tuple[Packed, Metrics]]
+    posterior: Callable[[Packed, Any], Posterior]
+
+
 @functools.lru_cache(maxsize=16)
-def compiled_learner(config: EVEConfig, network: Network) -> Learner:
+def compiled_learner(config: EVEConfig, network: Network) -> RoundsLearner:
     """The jitted learner, shared by all who use the same network in a process.
 
-    Its state is packed. `update` takes its state's buffers away. The posterior is a copy, since an
-    output that is an input would share a buffer, and be taken away with it.
+    `learn` takes its state's buffers away. The posterior is a copy, since an output that is an
+    input would share a buffer, and be taken away with it.
     """
-    pure = packed_learner(config, network)
-    return Learner(
+    pure = rounds_learner(config, network)
+    return RoundsLearner(
         init=jax.jit(pure.init),
-        update=jax.jit(pure.update, donate_argnums=0),
+        learn=jax.jit(pure.learn, donate_argnums=0),
         posterior=jax.jit(
             lambda state, n: jax.tree_util.tree_map(jnp.copy, pure.posterior(state, n))
         ),
     )
 
 
-def packed_learner(config: EVEConfig, network: Network) -> Learner:
-    """`make_learner` with the many arrays of its state packed into few."""
+def rounds_learner(config: EVEConfig, network: Network) -> RoundsLearner:
+    """`make_learner`, for several rounds in one call."""
     pure = make_learner(config, network)
     packing = Packing(jax.eval_shape(pure.init, jax.random.PRNGKey(0)))
 
-    def step(
-        state: Packed, batches: Transition, n: Array, explore: Array
+    def learn(
+        packed: Packed, batches: Transition, n: Array, explore: Array, count: Array
     ) -> tuple[Packed, Metrics]:
-        new, metrics = pure.update(packing.unpack(state), batches, n, explore)
-        return packing.pack(new), metrics
+        def one(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
+            state, sums = carry
+            batch, n_i = jax.tree_util.tree_map(lambda leaf: leaf[i], (batches, n))
+            state, metrics = pure.update(state, batch, n_i, explore)
+            return state, jax.tree_util.tree_map(jnp.add, sums, metrics)
 
-    return Learner(
+        start = packing.unpack(packed), Metrics(*(jnp.zeros(()) for _ in Metrics._fields))
+        state, sums = jax.lax.fori_loop(0, count, one, start)
+        return packing.pack(state), jax.tree_util.tree_map(lambda sum: sum / count, sums)
+
+    return RoundsLearner(
         init=lambda key: packing.pack(pure.init(key)),
-        update=step,
+        learn=learn,
         posterior=lambda state, n: pure.posterior(packing.unpack(state), n),
     )
 
@@ -245,9 +268,9 @@ def learn_minibatch(
             delta, randomness.returns, config.noise_scale, grads
         )
         rewards: Any = ()
-        if config.doubts and network.table is not None:
-            squared = 4.0 * (jnp.square(delta) + config.noise_scale**2)
-            rewards = grads.row_squares(squared * jnp.square(batch.r_t))
+        if not isinstance(state.fisher.rewards, tuple):
+            weight = fisher_lib.expected_weight(delta, config.noise_scale)
+            rewards = grads.row_squares(weight * jnp.square(batch.r_t))
         fisher = fisher_lib.add(config.beta, state.fisher, squares, rewards)
     steps = state.steps + 1
     sync = steps % config.target_period == 0

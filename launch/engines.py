@@ -23,7 +23,7 @@ def make(plan: Plan) -> Any:
     from eve_acme.networks import make_networks
 
     environment = tasks.compact(task, raw)
-    if task.is_deep_sea:
+    if task.is_deep_sea and plan.engine == "acme":  # Whose replay cannot be asked.
         environment = visits.Counted(environment)
     steps = plan.episodes * task.settings["size"] if task.is_deep_sea else 0
     if plan.config.subsample:

@@ -88,11 +88,14 @@ def _of_engine(plan: plan_lib.Plan, run: str | None) -> tuple[Probe, int]:
         for _ in engine.episodes_until(plan.episodes if run is None else 0):
             pass
         environment, spec = engine.environment, engines.specs(engine.environment)
-        if not hasattr(environment, "visits"):
-            raise UsageError(f"DIR: got {run!r}, allowed is a run of a version that counts visits")
         network = make_networks(spec, engine.config)
         agent = Agent(engine.config, network, engine.posterior(), spec.observations)
-        return measure(agent, environment.visits), engine.episodes
+        if plan.engine == "acme":
+            visits = environment.visits
+        else:
+            states = int(spec.observations.maximum) + 1
+            visits = visits_lib.of_replay(engine.replay, states, network.num_actions)
+        return measure(agent, visits), engine.episodes
     finally:
         engine.close()
 

@@ -36,6 +36,13 @@ class Counted(Wrapper):
         return timestep
 
 
+def of_replay(replay: Any, states: int, actions: int) -> np.ndarray:
+    """Visits `[states, actions]` that the embedded engine's replay remembers."""
+    seen, visits = replay.save(), np.zeros((states, actions), int)
+    np.add.at(visits, (seen.o_tm1, seen.a_tm1), 1)
+    return visits
+
+
 def of_launch(directory: pathlib.Path, states: int, actions: int) -> tuple[np.ndarray, int]:
     """Visits `[states, actions]` and number of the episodes that an `eve launch` has kept."""
     visits, episodes = np.zeros((states, actions), int), 0

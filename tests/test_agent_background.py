@@ -84,9 +84,8 @@ def test_a_signal_handler_may_save_while_a_step_holds_the_lock():
 def _round():
     import numpy as np
 
-    from eve_acme.agent.replay import Round
-    from eve_acme.types import Transition
+    from eve_acme.types import Rounds, Transition
 
-    one = np.ones((1, 1), np.float32)
+    one = np.ones((1, 1, 1), np.float32)
     batch = Transition(o_tm1=one, a_tm1=one.astype(np.int32), r_t=one, discount_t=one, o_t=one)
-    return Round(batch, 1)
+    return Rounds(batch, np.ones(1, np.int32), 1)

@@ -14,12 +14,12 @@ pytest.importorskip("acme")
 from acme import specs
 from acme.utils import counting, loggers
 
-from eve_acme.agent import replay, storage
+from eve_acme.agent import storage
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.config import EVEConfig
 from eve_acme.embedded import Engine
 from eve_acme.networks import make_networks
-from eve_acme.types import ReplayFull, Transition
+from eve_acme.types import ReplayFull, Rounds, Transition
 
 CONFIG = EVEConfig(hidden=(5, 4), batch_size=3, batches_per_step=2, min_replay=4, target_period=3)
 ACTIONS = specs.DiscreteArray(2)
@@ -49,7 +49,7 @@ def network_for(observations, config=CONFIG):
 def rounds(observations, config=CONFIG, seed=0):
     """Random rounds; replay grows by one step between them."""
     rng = np.random.default_rng(seed)
-    shape = (config.batches_per_step, config.batch_size)
+    shape = (1, config.batches_per_step, config.batch_size)
 
     def observation():
         if observations is INDEX:
@@ -57,7 +57,7 @@ def rounds(observations, config=CONFIG, seed=0):
         return rng.normal(size=(*shape, 3)).astype(np.float32)
 
     for steps in itertools.count(config.min_replay):
-        yield replay.Round(
+        yield Rounds(
             batches=Transition(
                 o_tm1=observation(),
                 a_tm1=rng.integers(2, size=shape).astype(np.int32),
@@ -65,8 +65,14 @@ def rounds(observations, config=CONFIG, seed=0):
                 discount_t=rng.choice([0.0, 0.99], shape).astype(np.float32),
                 o_t=observation(),
             ),
-            steps=steps,
+            steps=np.array([steps], np.int32),
+            due=1,
         )
+
+
+def at(batches, steps):
+    """One round, drawn when replay held so many steps."""
+    return Rounds(batches, np.array([steps], np.int32), 1)
 
 
 def make(observations, dataset, config=CONFIG, seed=1, **kwargs):
@@ -137,16 +143,19 @@ class Still(dm_env.Environment):
 def test_both_engines_make_the_same_update(observations):
     """From one state, on one batch, with one key and n: all of the state is the same."""
     engine = Engine(Still(observations), network_for(observations), CONFIG, seed=3)
-    batches, steps = next(rounds(observations))
-    learner = make(observations, iter([replay.Round(batches, steps)]))
+    one = next(rounds(observations))
+    steps = int(one.steps[0])
+    learner = make(observations, iter([one]))
     learner.restore(dict(state=jax.device_get(engine.state), n=1, rounds=0))
 
     # The engine's own learning, with its replay made to hold and to give this very batch.
-    flat = jax.tree_util.tree_map(lambda x: x.reshape(-1, *x.shape[2:]), batches)
+    flat = jax.tree_util.tree_map(lambda x: x.reshape(-1, *x.shape[3:]), one.batches)
     for i in range(steps):
         engine.replay.add(jax.tree_util.tree_map(lambda x, i=i: x[i], flat))
-    engine.replay.sample = lambda rng, shape: batches
-    engine._learn()
+    engine.replay.read = lambda index: jax.tree_util.tree_map(
+        lambda x: np.repeat(x, len(index), axis=0), one.batches
+    )
+    engine._draws.draw()
     learner.step()
 
     assert learner.n == engine.n == 1 + steps
@@ -156,7 +165,7 @@ def test_both_engines_make_the_same_update(observations):
 
 def test_n_is_one_and_the_steps_in_replay_and_never_falls():
     batches = next(rounds(VECTOR)).batches
-    learner = make(VECTOR, (replay.Round(batches, steps) for steps in (4, 9, 7)))
+    learner = make(VECTOR, (at(batches, steps) for steps in (4, 9, 7)))
     assert learner.get_variables(["posterior"])[0].n == 1
     seen = []
     for _ in range(3):
@@ -169,7 +178,7 @@ def test_more_steps_than_fit_are_refused_before_they_are_learnt():
     config = EVEConfig(hidden=(2,), min_replay=1, replay_megabytes=0.01)
     most = storage.most_steps(config, environment_spec(VECTOR))
     batches = next(rounds(VECTOR, config)).batches
-    learner = make(VECTOR, (replay.Round(batches, most + i) for i in (0, 1)), config)
+    learner = make(VECTOR, (at(batches, most + i) for i in (0, 1)), config)
     learner.step()
     with pytest.raises(ReplayFull, match="replay_megabytes"):
         learner.step()

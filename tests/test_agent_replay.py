@@ -1,6 +1,7 @@
 """Replay through a real Reverb server: what is written, what is read, and how often."""
 
 import dm_env
+import jax
 import numpy as np
 import pytest
 
@@ -52,7 +53,8 @@ def contents(config, client, size):
     dataset = replay.make_dataset_iterator(config, client)
     found = {}
     for _ in range(4000):
-        batches, steps = next(dataset)
+        rounds = next(dataset)
+        batches = jax.tree_util.tree_map(lambda leaf: leaf[0], rounds.batches)
         for j in range(config.batch_size):
             key = int(batches.o_tm1["count"][0, j])
             found[key] = (
@@ -66,7 +68,7 @@ def contents(config, client, size):
         if len(found) == size:
             break
     dataset.close()
-    return found, steps
+    return found, int(rounds.steps[0])
 
 
 @pytest.mark.parametrize("subsample", [False, True])
@@ -116,10 +118,11 @@ def test_round_has_the_shapes_and_dtypes_of_the_learner():
     adder.add_first(start)
     adder.add(*steps[0])
     dataset = replay.make_dataset_iterator(config, client)
-    batches, _ = next(dataset)
-    assert batches.o_tm1["vector"].shape == (3, 4, 2)
+    batches, steps, due = next(dataset)
+    assert (steps.tolist(), steps.dtype, due) == ([1], np.int32, 1)
+    assert batches.o_tm1["vector"].shape == (1, 3, 4, 2)
     assert batches.o_tm1["vector"].dtype == np.float32
-    assert batches.a_tm1.shape == batches.r_t.shape == batches.discount_t.shape == (3, 4)
+    assert batches.a_tm1.shape == batches.r_t.shape == batches.discount_t.shape == (1, 3, 4)
     assert batches.a_tm1.dtype == np.int32
     assert batches.r_t.dtype == batches.discount_t.dtype == np.float32
     dataset.close()

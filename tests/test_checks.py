@@ -156,7 +156,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_no_new_checkpo
         for _ in engine.episodes_until(60):
             pass
     with np.load(caught.value.path) as batch:
-        assert batch["r_t"].shape == (2, 8) and batch["o_tm1"].shape == (2, 8, 2)
+        assert batch["r_t"].shape == (1, 2, 8) and batch["o_tm1"].shape == (1, 2, 8, 2)
         assert batch["r_t"].max() == np.float32(1e30)
     pathlib.Path(caught.value.path).unlink()
     with pytest.raises(Diverged) as again:

@@ -13,6 +13,7 @@ from dm_env import specs
 
 from eve_acme.config import EVEConfig
 from eve_acme.embedded import Engine, Replay
+from eve_acme.embedded.replay import Draws
 from eve_acme.environments import OneHotAsIndex
 from eve_acme.networks import make_networks
 from eve_acme.types import ReplayFull, Transition
@@ -214,6 +215,30 @@ def test_replay_samples_uniformly_what_was_put_in():
     np.testing.assert_array_equal(batch.a_tm1, batch.r_t.astype(int) % 2)
     counts = np.bincount(batch.r_t.astype(int).ravel(), minlength=3000)
     assert counts.max() < 40 and np.std(counts) == pytest.approx(np.sqrt(10.0), rel=0.2)
+
+
+def test_rounds_that_wait_are_those_that_were_drawn():
+    """Each has what replay held when it was drawn, though it is read when replay has grown."""
+    replay = Replay(specs.BoundedArray((), np.int32, -1, 99), 1e6)
+    draws = Draws(replay, np.random.default_rng(5), (2, 3))
+    rng, expected = np.random.default_rng(5), []
+    for i in range(draws.most):
+        replay.add(Transition(i, 0, float(i), 0.5, -1))
+        expected.append(rng.integers(i + 1, size=(2, 3)))
+        assert draws.draw() == (i == draws.most - 1)
+    replay.add(Transition(99, 0, 99.0, 0.5, -1))
+    batches, steps, due = draws.take()
+    assert (due, draws.waiting) == (draws.most, 0)
+    np.testing.assert_array_equal(steps, np.arange(1, draws.most + 1))
+    np.testing.assert_array_equal(batches.r_t, expected)
+
+
+def test_rounds_of_large_observations_are_learnt_fewer_at_a_time():
+    """120 transitions of two images of 28,224 bytes are 6.5 MB: two of them are within 16 MB."""
+    replay = Replay(specs.Array((84, 84, 4), np.uint8), 1e9)
+    assert Draws(replay, np.random.default_rng(0), (10, 12)).most == 2
+    small = Replay(specs.Array((), np.uint8), 1e9)
+    assert Draws(small, np.random.default_rng(0), (10, 12)).most == 16
 
 
 def test_one_hot_observations_become_their_index():

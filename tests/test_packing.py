@@ -31,19 +31,37 @@ def test_what_is_packed_comes_back():
 
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
-def test_a_packed_learner_learns_the_same(preset, table_specs, table_batches):
+def test_several_rounds_in_one_call_are_rounds_one_by_one(preset, table_specs, table_batches):
+    """To rounding; and bit for bit however they are divided into calls."""
     config = EVEConfig(**PRESETS[preset])
     network = make_networks(table_specs, config)
-    plain, packed = update.make_learner(config, network), update.compiled_learner(config, network)
-    a, b = plain.init(jax.random.PRNGKey(0)), packed.init(jax.random.PRNGKey(0))
+    plain, several = update.make_learner(config, network), update.compiled_learner(config, network)
     rng = np.random.default_rng(0)
-    step = jax.jit(plain.update)
-    for i in range(5):
-        batches = table_batches(rng)
-        a, _ = step(a, batches, i + 1, 1.0)
-        b, _ = packed.update(b, batches, i + 1, 1.0)
+    rounds = [table_batches(rng) for _ in range(5)]
+    n = np.arange(1, 6, dtype=np.int32)
+
+    a, step, losses = plain.init(jax.random.PRNGKey(0)), jax.jit(plain.update), []
+    for batches, n_i in zip(rounds, n, strict=True):
+        a, metrics = step(a, batches, n_i, 1.0)
+        losses.append(float(metrics.loss))
+
+    def learnt(*counts):
+        """In calls of so many rounds, each with arrays of five."""
+        state, start = several.init(jax.random.PRNGKey(0)), 0
+        for count in counts:
+            order = (start + np.arange(5)) % 5
+            stacked = jax.tree_util.tree_map(lambda *x: np.stack(x), *(rounds[i] for i in order))
+            state, metrics = several.learn(state, stacked, n[order], 1.0, count)
+            start += count
+        return state, metrics
+
+    b, metrics = learnt(5)
     jax.tree_util.tree_map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6),
-        packed.posterior(b, 50),
+        several.posterior(b, 50),
         plain.posterior(a, 50),
     )
+    assert float(metrics.loss) == pytest.approx(np.mean(losses), rel=1e-4)
+    for counts in ((1, 1, 1, 1, 1), (2, 3), (4, 1)):
+        other, _ = learnt(*counts)
+        jax.tree_util.tree_map(np.testing.assert_array_equal, other, b)

@@ -139,7 +139,8 @@ def test_a_thread_that_cannot_live_ends_the_run(tmp_path):
     process = start(*words)
     text = finish(process)
     assert process.returncode == 1, first + text
-    assert "eve: a node died (" in text
+    (line,) = [line for line in text.splitlines() if "eve: " in line]
+    assert "eve: a node died (" in line and f"to go on: eve launch --resume {out}" in line
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):

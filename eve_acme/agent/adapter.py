@@ -4,7 +4,7 @@ Its drivers give `make_actor` the adder third, where head's give the environment
 spec at all to `make_adder` and `make_learner`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import jax
 import reverb
@@ -17,6 +17,7 @@ from eve_acme.agent.actor import Behaviour, EVEActor
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.agent.learner import EVELearner
 from eve_acme.networks import Network
+from eve_acme.types import Rounds
 
 
 class Acme040Builder:
@@ -40,7 +41,7 @@ class Acme040Builder:
     def make_replay_tables(self, environment_spec: specs.EnvironmentSpec) -> list[reverb.Table]:
         return self._builder.make_replay_tables(environment_spec)
 
-    def make_dataset_iterator(self, replay_client: reverb.Client) -> replay.Rounds:
+    def make_dataset_iterator(self, replay_client: reverb.Client) -> Generator[Rounds, None, None]:
         return self._builder.make_dataset_iterator(replay_client)
 
     def make_adder(self, replay_client: reverb.Client) -> replay.Adder:
@@ -61,7 +62,7 @@ class Acme040Builder:
         self,
         random_key: jax.Array,
         networks: Network,
-        dataset: Iterator[replay.Round],
+        dataset: Iterator[Rounds],
         replay_client: reverb.Client | None = None,
         counter: counting.Counter | None = None,
     ) -> EVELearner:

@@ -4,7 +4,7 @@ It inherits from neither, since the two Acmes share no base class that both of t
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import jax
 import reverb
@@ -18,6 +18,7 @@ from eve_acme.agent.actor import Behaviour, EVEActor
 from eve_acme.agent.learner import EVELearner
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
+from eve_acme.types import Rounds
 
 
 class EVEBuilder:
@@ -47,7 +48,7 @@ class EVEBuilder:
         """The one table."""
         return [replay.make_table(self._config, environment_spec, self._limited)]
 
-    def make_dataset_iterator(self, replay_client: reverb.Client) -> replay.Rounds:
+    def make_dataset_iterator(self, replay_client: reverb.Client) -> Generator[Rounds, None, None]:
         """Rounds of minibatches."""
         return replay.make_dataset_iterator(self._config, replay_client)
 
@@ -82,7 +83,7 @@ class EVEBuilder:
         self,
         random_key: jax.Array,
         networks: Network,
-        dataset: Iterator[replay.Round],
+        dataset: Iterator[Rounds],
         logger_fn: Callable[..., loggers.Logger] | None,
         environment_spec: specs.EnvironmentSpec,
         replay_client: reverb.Client | None = None,

@@ -12,19 +12,20 @@ from acme import core
 from acme.utils import counting, loggers
 
 from eve_acme import checks
-from eve_acme.agent import replay, storage
+from eve_acme.agent import storage
 from eve_acme.agent.actor import POSTERIOR
 from eve_acme.agent.background import Background
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
 from eve_acme.posterior import Posterior
+from eve_acme.types import Rounds
 from eve_acme.update import compiled_learner
 
 
 class EVELearner(core.Learner):
-    """Learns a round (k minibatches) at each `step`.
+    """Learns what the dataset gives next, one round (k minibatches) or several, at each `step`.
 
-    `update` consumes the buffers of the state it is given, and actors ask for the posterior from
+    `learn` consumes the buffers of the state it is given, and actors ask for the posterior from
     other threads; one lock orders the two. What is served is a copy, made under that lock from one
     state: all of its parts are of one step, and no later step can take them away. Rounds are learnt
     in the background: a signal that interrupts `step` finds the lock free soon, and may save.
@@ -35,7 +36,7 @@ class EVELearner(core.Learner):
         config: EVEConfig,
         network: Network,
         random_key: jax.Array,
-        dataset: Iterator[replay.Round],
+        dataset: Iterator[Rounds],
         most_steps: int,
         steps_in_replay: Callable[[], int] | None = None,
         episodes_so_far: Callable[[], int] | None = None,
@@ -70,29 +71,33 @@ class EVELearner(core.Learner):
         self._timestamp: float | None = None
         self.n = 1
         self.rounds = 0
+        self._learnt = 0
         self.metrics: Any = None
 
     def step(self) -> None:
-        """Learns from the next round in the background, and reports."""
+        """Learns from the next rounds in the background, and reports."""
         self._background.call(self.learn)
         self._report()
 
     def learn(self) -> None:
-        """Learns from the next round.
+        """Learns from the next rounds.
 
-        n is one and the number of steps that replay held when the round was drawn: exact, since
+        n is one and the number of steps that replay held when a round was drawn: exact, since
         replay counts all actors' steps and drops none, and as old as replay is after a restart.
         """
-        batches, steps = next(self._dataset)
-        storage.check_size(self._config, self._most_steps, steps)
+        rounds = next(self._dataset)
+        batches, steps, due = rounds
+        storage.check_size(self._config, self._most_steps, int(steps[:due].max()))
         explore = float(self._config.bootstrap_burn_in or not self._burning_in())
         with self._lock:
             # Never back: replay's checkpoint may be older than the learner's.
-            self.n = max(self.n, 1 + steps)
-            self._state, self.metrics = self._learner.update(self._state, batches, self.n, explore)
-            self.rounds += 1
+            n = np.maximum(self.n, 1 + np.maximum.accumulate(steps))
+            self._state, self.metrics = self._learner.learn(self._state, batches, n, explore, due)
+            self.n = int(n[due - 1])
+            self.rounds += due
+            self._learnt += due
             minibatches = self.rounds * self._config.batches_per_step
-            self._guard.add(minibatches, self.metrics.loss, batches)
+            self._guard.add(minibatches, self.metrics.loss, rounds)
 
     def _burning_in(self) -> bool:
         return self._episodes_so_far() < self._config.burn_in_episodes
@@ -106,7 +111,8 @@ class EVELearner(core.Learner):
         now = time.time()
         elapsed = now - self._timestamp if self._timestamp else 0.0
         self._timestamp = now
-        counts = self._counter.increment(steps=self._config.batches_per_step, walltime=elapsed)
+        minibatches, self._learnt = self._learnt * self._config.batches_per_step, 0
+        counts = self._counter.increment(steps=minibatches, walltime=elapsed)
         self._logger.write({**counts, "n": self.n, **self.metrics._asdict()})
 
     def get_variables(self, names: Sequence[str]) -> list[Posterior]:

@@ -14,7 +14,7 @@ asks for two. In the whole run the ratio is thus off by at most `ahead` rounds, 
 """
 
 from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import Any
 
 import dm_env
 import jax
@@ -26,24 +26,9 @@ from acme.adders.reverb import NStepTransitionAdder
 from eve_acme import checks
 from eve_acme.agent.storage import most_steps, stored_spec
 from eve_acme.config import EVEConfig
-from eve_acme.types import Transition
+from eve_acme.types import Rounds, Transition
 
 TABLE = "eve_transitions"
-
-
-class Round(NamedTuple):
-    """What one learner step reads.
-
-    Attributes:
-      batches: transitions with leading axes `[batches_per_step, batch_size]`.
-      steps: how many steps replay held when the newest of them was drawn.
-    """
-
-    batches: Transition
-    steps: int
-
-
-Rounds = Generator[Round, None, None]
 
 
 def rounds_per_item(config: EVEConfig) -> int:
@@ -163,12 +148,12 @@ class Adder(NStepTransitionAdder):
         return np.float32(total), np.float32(discount)
 
 
-def open_sample(config: EVEConfig, sample: reverb.ReplaySample) -> Round:
+def open_sample(config: EVEConfig, sample: reverb.ReplaySample) -> Rounds:
     """The one place that opens Reverb's type: a flat batch of a whole round's samples."""
     data = sample.data
 
     def shaped(leaf: np.ndarray) -> np.ndarray:
-        return leaf.reshape(config.batches_per_step, config.batch_size, *leaf.shape[1:])
+        return leaf.reshape(1, config.batches_per_step, config.batch_size, *leaf.shape[1:])
 
     transition = Transition(
         o_tm1=data.observation,
@@ -177,13 +162,16 @@ def open_sample(config: EVEConfig, sample: reverb.ReplaySample) -> Round:
         discount_t=data.discount,
         o_t=data.next_observation,
     )
-    return Round(
+    return Rounds(
         batches=jax.tree_util.tree_map(shaped, transition),
-        steps=int(np.max(sample.info.table_size)),
+        steps=np.max(sample.info.table_size, keepdims=True).astype(np.int32),
+        due=1,
     )
 
 
-def make_dataset_iterator(config: EVEConfig, client: reverb.Client) -> Rounds:
+def make_dataset_iterator(
+    config: EVEConfig, client: reverb.Client
+) -> Generator[Rounds, None, None]:
     """Rounds without end; `close` it to let go of the server.
 
     It reads ahead no more than one round, and the limiter holds it back.

@@ -1,7 +1,9 @@
 """One process, lock-step: an environment step, then its minibatches; the same seed, the same run.
 
-The environment may be any `dm_env.Environment` with discrete actions. JAX dispatches the learning
-of a step while Python already takes the next one; the order of everything is fixed all the same.
+The environment may be any `dm_env.Environment` with discrete actions. An episode is acted on the
+plan that was made at its start, so nothing in it waits for what its steps teach: their minibatches
+are drawn step by step, and learnt several steps at a time, by the end of the episode or when anyone
+asks. JAX learns while Python takes the next steps; the order of everything is fixed all the same.
 """
 
 import functools
@@ -20,11 +22,11 @@ import numpy as np
 from eve_acme import checks
 from eve_acme.acting import make_policy
 from eve_acme.config import EVEConfig
-from eve_acme.embedded.replay import Replay, Windows
+from eve_acme.embedded.replay import Draws, Replay, Windows
 from eve_acme.networks import Network, num_parameters
 from eve_acme.posterior import Posterior
 from eve_acme.types import Episode
-from eve_acme.update import compiled_learner, packed_learner
+from eve_acme.update import compiled_learner, rounds_learner
 
 _FILE = "engine.pkl"
 
@@ -37,7 +39,7 @@ def compiled_acting(config: EVEConfig, network: Network) -> tuple[Callable, Call
     arithmetic. What is planned is a copy, since the next step takes the state's buffers away.
     """
     policy = make_policy(config, network)
-    learner = packed_learner(config, network)
+    learner = rounds_learner(config, network)
 
     def plan(state: Any, n: Any, key: jax.Array, episode: Any) -> tuple[Any, jax.Array]:
         plan_key, select_key = jax.random.split(jax.random.fold_in(key, episode))
@@ -69,13 +71,15 @@ class Engine:
         self._rng = np.random.default_rng(seed)
         self._state = self._learner.init(learner_key)
         self.replay = Replay(observation_spec, config.replay_megabytes * 2**20)
+        shape = (config.batches_per_step, config.batch_size)
+        self._draws = Draws(self.replay, self._rng, shape)
         self._windows = Windows(config.n_step, config.discount, config.subsample)
         self._num_actions = network.num_actions
         self.parameters = num_parameters(jax.eval_shape(network.init, learner_key))
 
         self.episodes = 0
         self.env_steps = 0
-        self.learner_updates = 0
+        self._rounds = 0
         self.metrics: Any = None
         self._timestep: dm_env.TimeStep | None = None
         self._episode_plan: Any = None
@@ -89,8 +93,14 @@ class Engine:
         return 1 + self.replay.size
 
     @property
+    def learner_updates(self) -> int:
+        """Minibatches so far."""
+        return (self._rounds + self._draws.waiting) * self.config.batches_per_step
+
+    @property
     def state(self) -> Any:
         """The learner's state. The next step consumes its buffers: copy what you keep."""
+        self._learn()
         return self._state
 
     def check_room(self, steps: int) -> None:
@@ -104,7 +114,7 @@ class Engine:
 
     def posterior(self) -> Posterior:
         """The posterior as of now."""
-        return self._learner.posterior(self._state, self.n)
+        return self._learner.posterior(self.state, self.n)
 
     def episodes_until(self, last_episode: int) -> Iterator[Episode]:
         """Trains, and gives each episode as it ends, until `last_episode` have been played."""
@@ -132,10 +142,12 @@ class Engine:
         self.env_steps += 1
         self._episode_length += 1
         self._episode_return += float(after.reward)
-        self._learn()
+        if self.replay.size >= self.config.min_replay and self._draws.draw():
+            self._learn()
         if not after.last():
             self._timestep = after
             return None
+        self._learn()
         self.episodes += 1
         self._timestep = None
         return Episode(self.episodes, self._episode_length, self._episode_return)
@@ -153,7 +165,7 @@ class Engine:
 
     def _plan_episode(self) -> None:
         self._episode_plan, self._select_key = self._plan(
-            self._state, self.n, self._acting_key, self.episodes
+            self.state, self.n, self._acting_key, self.episodes
         )
 
     def _act(self, observation: Any) -> int:
@@ -165,23 +177,26 @@ class Engine:
         return np.asarray(action).item()
 
     def _learn(self) -> None:
-        config = self.config
-        if self.replay.size < config.min_replay:
+        """Learns the rounds that wait."""
+        if not self._draws.waiting:
             return
-        batches = self.replay.sample(self._rng, (config.batches_per_step, config.batch_size))
-        explore = float(config.bootstrap_burn_in or not self._burning_in)
-        self._state, self.metrics = self._learner.update(self._state, batches, self.n, explore)
-        self.learner_updates += config.batches_per_step
-        self._guard.add(self.learner_updates, self.metrics.loss, batches)
+        rounds = self._draws.take()
+        explore = float(self.config.bootstrap_burn_in or not self._burning_in)
+        self._state, self.metrics = self._learner.learn(
+            self._state, rounds.batches, 1 + rounds.steps, explore, rounds.due
+        )
+        self._rounds += rounds.due
+        self._guard.add(self.learner_updates, self.metrics.loss, rounds)
 
     def save(self, directory: pathlib.Path) -> None:
         """Writes all of the run: enough to go on bit-exactly, also within an episode.
 
         Raises Diverged, and writes nothing, if the last loss was not finite.
         """
+        state = jax.device_get(self.state)
         self._guard.flush()
         saved = dict(
-            state=jax.device_get(self._state),
+            state=state,
             replay=self.replay.save(),
             windows=self._windows.save(),
             rng=self._rng.bit_generator.state,
@@ -190,7 +205,7 @@ class Engine:
             timestep=self._timestep,
             plan=jax.device_get(self._episode_plan),
             select_key=jax.device_get(self._select_key),
-            counts=(self.episodes, self.env_steps, self.learner_updates),
+            counts=(self.episodes, self.env_steps, self._rounds),
             episode=(self._episode_length, self._episode_return),
         )
         with open(directory / _FILE, "wb") as file:
@@ -212,9 +227,9 @@ class Engine:
         self._acting_key = jnp.asarray(saved["acting_key"])
         self.environment = saved["environment"]
         self._timestep = saved["timestep"]
-        self.episodes, self.env_steps, self.learner_updates = saved["counts"]
+        self.episodes, self.env_steps, self._rounds = saved["counts"]
         self._episode_length, self._episode_return = saved["episode"]
 
     def close(self) -> None:
         """Waits for what was dispatched."""
-        jax.block_until_ready(self._state)
+        jax.block_until_ready(self.state)

@@ -6,7 +6,10 @@ import dm_env
 import jax
 import numpy as np
 
-from eve_acme.types import ReplayFull, Transition
+from eve_acme.types import ReplayFull, Rounds, Transition
+
+MOST_ROUNDS, MOST_BYTES = 16, 2**24
+"""Rounds that are learnt in one call, and the memory that their transitions may take."""
 
 
 class Replay:
@@ -64,7 +67,10 @@ class Replay:
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Transition:
         """Transitions with leading axes `shape`."""
-        index = rng.integers(self.size, size=shape)
+        return self.read(rng.integers(self.size, size=shape))
+
+    def read(self, index: np.ndarray) -> Transition:
+        """The transitions at these places, with the leading axes of `index`."""
         return self._structure.unflatten([column.take(index, axis=0) for column in self._columns])
 
     def _grow(self, capacity: int) -> None:
@@ -81,6 +87,37 @@ class Replay:
         """Makes this replay hold just what `save` gave."""
         self._columns = [np.array(column) for column in self._structure.flatten_up_to(saved)]
         self.size = len(self._columns[0])
+
+
+class Draws:
+    """Rounds that were drawn from a replay and are not learnt yet: `waiting` of at most `most`.
+
+    Which transitions a round has is settled when it is drawn. They are read when all rounds are
+    taken to be learnt in one call, since a replay only grows.
+    """
+
+    def __init__(self, replay: Replay, rng: np.random.Generator, shape: tuple[int, int]):
+        size = replay.bytes_per_transition * int(np.prod(shape))
+        self.most = max(1, min(MOST_ROUNDS, MOST_BYTES // size))
+        self._replay = replay
+        self._rng = rng
+        self._index = np.zeros((self.most, *shape), np.int64)
+        self._steps = np.zeros(self.most, np.int32)
+        self.waiting = 0
+
+    def draw(self) -> bool:
+        """Draws one round from all that replay holds; whether there is no room for another."""
+        size = self._replay.size
+        self._index[self.waiting] = self._rng.integers(size, size=self._index.shape[1:])
+        self._steps[self.waiting] = size
+        self.waiting += 1
+        return self.waiting == self.most
+
+    def take(self) -> Rounds:
+        """Those that wait, which then wait no more."""
+        rounds = Rounds(self._replay.read(self._index), self._steps.copy(), self.waiting)
+        self.waiting = 0
+        return rounds
 
 
 class _Step(NamedTuple):

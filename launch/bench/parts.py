@@ -43,12 +43,13 @@ class _Timers:
         environment: Any = engine.environment
         environment.step = self._timed("environment", environment.step)
         environment.reset = self._timed("environment", environment.reset)
-        engine.replay.sample = self._timed("replay", engine.replay.sample)  # type: ignore[method-assign]
+        engine._draws.draw = self._timed("replay", engine._draws.draw)  # type: ignore[method-assign]
+        engine._draws.take = self._timed("replay", engine._draws.take)  # type: ignore[method-assign]
         engine.replay.add = self._timed("replay", engine.replay.add)  # type: ignore[method-assign]
         engine._plan_episode = self._timed("act: plan an episode", engine._plan_episode)  # type: ignore[method-assign]
         engine._act = self._timed("act: choose", engine._act)  # type: ignore[method-assign]
         engine._learner = engine._learner._replace(
-            update=self._timed("update", engine._learner.update)
+            learn=self._timed("update", engine._learner.learn)
         )
 
     def _timed(self, name: str, function: Callable) -> Callable:
@@ -68,6 +69,7 @@ class _Timers:
         start = time.process_time()
         for _ in range(STEPS):
             self._engine.step()
+        jax.block_until_ready(self._engine.state)
         total = time.process_time() - start
         parts = {"whole step": total, **self._spent}
         parts["Python around them"] = total - sum(self._spent.values())

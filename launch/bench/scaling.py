@@ -121,13 +121,13 @@ def round_seconds(width: int, rounds: int) -> float:
             observation, timestep = timestep.observation, environment.step(1)
             for transition in windows.add(observation, 1, timestep):
                 memory.add(transition)
-    shape = (config.batches_per_step, config.batch_size)
+    shape, n = (1, config.batches_per_step, config.batch_size), np.array([100])
     rng = np.random.default_rng(0)
-    state, metrics = learner.update(state, memory.sample(rng, shape), 100, 1.0)
+    state, metrics = learner.learn(state, memory.sample(rng, shape), n, 1.0, 1)
     jax.block_until_ready(metrics.loss)
     start = time.monotonic()
     for _ in range(rounds):
-        state, metrics = learner.update(state, memory.sample(rng, shape), 100, 1.0)
+        state, metrics = learner.learn(state, memory.sample(rng, shape), n, 1.0, 1)
     jax.block_until_ready(state)
     return (time.monotonic() - start) / rounds
 

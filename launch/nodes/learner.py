@@ -41,7 +41,7 @@ class Learner(Node):
         from acme.utils import loggers
 
         from eve_acme.agent.learner import EVELearner
-        from eve_acme.embedded.replay import Replay, Windows
+        from eve_acme.embedded.replay import Draws, Replay, Windows
 
         super().__init__()
         self._counter = Remote("counter", counter, self._stop)
@@ -70,7 +70,9 @@ class Learner(Node):
         if saved is not None:
             self._learner.restore(saved)
         part = 1 + self._learner.rounds
-        self._rng = np.random.default_rng(seed_of(run.plan.seed, "learner", 0, part))
+        rng = np.random.default_rng(seed_of(run.plan.seed, "learner", 0, part))
+        shape = (config.batches_per_step, config.batch_size)
+        self._draws = Draws(self._memory, rng, shape)
         self._waiting: str | None = None
         self._served = self._served_bytes = 0
         self._life: str | None = None
@@ -193,13 +195,13 @@ class Learner(Node):
             self._stop.wait(0.2)
 
     def _rounds_of(self, episode: dict[str, Any]) -> Iterator[Any]:
-        """Step by step into memory; after each step the rounds that are due, as in lock-step."""
+        """Step by step into memory; after each step the rounds that are due are drawn, as in
+        lock-step, and learnt several at a time."""
         import jax
 
-        from eve_acme.agent.replay import Round, rounds_due
+        from eve_acme.agent.replay import rounds_due
 
-        config, steps = self._config, len(episode["actions"])
-        shape = (config.batches_per_step, config.batch_size)
+        config, draws, steps = self._config, self._draws, len(episode["actions"])
 
         def observation(t: int) -> Any:
             return jax.tree_util.tree_map(lambda leaf: leaf[t], episode["observations"])
@@ -211,8 +213,12 @@ class Learner(Node):
             )
             for transition in self._windows.add(observation(t), episode["actions"][t], after):
                 self._memory.add(transition)
-            while self._learner.rounds < rounds_due(config, self._memory.size):
-                yield Round(self._memory.sample(self._rng, shape), self._memory.size)
+            due = rounds_due(config, self._memory.size)
+            while self._learner.rounds + draws.waiting < due:
+                if draws.draw():
+                    yield draws.take()
+        if draws.waiting:
+            yield draws.take()
 
     def _episodes(self) -> int:
         """Episodes of the run, asked for only while it matters."""
