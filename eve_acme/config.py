@@ -94,6 +94,9 @@ class EVEConfig:
     adam_epsilon: float = option(1e-8, "added to the root of Adam's second moment", 1e-30, 1.0)
     batch_size: int = option(12, "transitions in a minibatch", 1, 1_000_000)
     batches_per_step: int = option(10, "minibatches for each environment step", 1, 100_000)
+    newest: bool = option(
+        True, "put the newest transition into every minibatch (False: uniform draws alone)"
+    )
     target_period: int = option(4, "minibatches between target network updates", 1, 10**9)
     min_replay: int = option(128, "steps in replay before learning starts", 1, 10**9)
     replay_megabytes: float = option(
@@ -114,7 +117,8 @@ class EVEConfig:
             raise ConfigError(
                 "bootstrap_sample: got 'batch', allowed with predictive 'linear' is transition"
             )
-
+        if self.newest and self.batch_size == 1:
+            raise ConfigError("newest: got True, allowed with batch_size 1 is False")
         if self.fisher == "none" and (self.bootstrap, self.acting != "thompson") != ("mean", True):
             raise ConfigError(
                 "fisher: got 'none', allowed with bootstrap 'mean' and acting 'epsilon_greedy' or "
@@ -180,6 +184,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         omega=10.0,
         epsilon=1e-8,
         beta=1e-10,
+        newest=False,
     ),
     "dqn_equivalent": dict(
         acting="epsilon_greedy", bootstrap="mean", fisher="none", burn_in_episodes=0

@@ -155,7 +155,7 @@ def test_both_engines_make_the_same_update(observations):
     engine.replay.read = lambda index: jax.tree_util.tree_map(
         lambda x: np.repeat(x, len(index), axis=0), one.batches
     )
-    engine._draws.draw()
+    engine._draws.draw(new=1)
     learner.step()
 
     assert learner.n == engine.n == 1 + steps

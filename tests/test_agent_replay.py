@@ -44,7 +44,7 @@ def random_episode(rng, first, length, truncated):
 
 
 def serve(config):
-    server = reverb.Server([replay.make_table(config, SPEC, limited=False)])
+    server = reverb.Server(replay.make_tables(config, SPEC, limited=False))
     return server, server.localhost_client()
 
 
@@ -74,7 +74,9 @@ def contents(config, client, size):
 @pytest.mark.parametrize("subsample", [False, True])
 @pytest.mark.parametrize("k", [1, 3, 5])
 def test_adder_and_dataset_agree_with_the_embedded_windows(k, subsample):
-    config = EVEConfig(n_step=k, subsample=subsample, min_replay=1, batches_per_step=1)
+    config = EVEConfig(
+        n_step=k, subsample=subsample, min_replay=1, batches_per_step=1, newest=False
+    )
     server, client = serve(config)
     adder = replay.Adder(client, config, SPEC)
     windows = Windows(k, config.discount, subsample)
@@ -130,6 +132,25 @@ def test_round_has_the_shapes_and_dtypes_of_the_learner():
     server.stop()
 
 
+@pytest.mark.parametrize("newest", [False, True])
+def test_the_newest_transition_is_first_in_every_minibatch(newest):
+    config = EVEConfig(min_replay=1, batches_per_step=40, batch_size=2, newest=newest)
+    server, client = serve(config)
+    adder = replay.Adder(client, config, SPEC)
+    start, steps = random_episode(np.random.default_rng(0), 0, 6, truncated=False)
+    adder.add_first(start)
+    for number, (action, after) in enumerate(steps):
+        adder.add(action, after)
+        dataset = replay.make_dataset_iterator(config, client)
+        batches = next(dataset).batches
+        dataset.close()
+        first, second = (set(batches.o_tm1["count"][0, :, place]) for place in (0, 1))
+        assert first == ({number} if newest else set(range(number + 1)))
+        assert second == set(range(number + 1))
+    adder.close()
+    server.stop()
+
+
 def test_rounds_due_by_hand():
     config = EVEConfig(min_replay=5)
     assert [replay.rounds_due(config, items) for items in (0, 4, 5, 6, 9)] == [0, 0, 1, 2, 5]
@@ -139,8 +160,8 @@ def test_rounds_due_by_hand():
 
 def test_limiter_lets_just_the_due_samples_through():
     config = EVEConfig(min_replay=4, batches_per_step=2, batch_size=3)
-    table = replay.make_table(config, SPEC)
-    server = reverb.Server([table])
+    table, *others = replay.make_tables(config, SPEC)
+    server = reverb.Server([table, *others])
     client = server.localhost_client()
     adder = replay.Adder(client, config, SPEC)
     start, steps = random_episode(np.random.default_rng(0), 0, 7, truncated=False)
@@ -163,4 +184,4 @@ def test_limiter_lets_just_the_due_samples_through():
 
 def test_memory_that_cannot_hold_min_replay_is_refused():
     with pytest.raises(ReplayFull, match=r"replay_megabytes: got 0\.001"):
-        replay.make_table(EVEConfig(replay_megabytes=0.001), SPEC)
+        replay.make_tables(EVEConfig(replay_megabytes=0.001), SPEC)

@@ -220,12 +220,12 @@ def test_replay_samples_uniformly_what_was_put_in():
 def test_rounds_that_wait_are_those_that_were_drawn():
     """Each has what replay held when it was drawn, though it is read when replay has grown."""
     replay = Replay(specs.BoundedArray((), np.int32, -1, 99), 1e6)
-    draws = Draws(replay, np.random.default_rng(5), (2, 3))
+    draws = Draws(replay, np.random.default_rng(5), (2, 3), newest=False)
     rng, expected = np.random.default_rng(5), []
     for i in range(draws.most):
         replay.add(Transition(i, 0, float(i), 0.5, -1))
         expected.append(rng.integers(i + 1, size=(2, 3)))
-        assert draws.draw() == (i == draws.most - 1)
+        assert draws.draw(new=1) == (i == draws.most - 1)
     replay.add(Transition(99, 0, 99.0, 0.5, -1))
     batches, steps, due = draws.take()
     assert (due, draws.waiting) == (draws.most, 0)
@@ -233,12 +233,28 @@ def test_rounds_that_wait_are_those_that_were_drawn():
     np.testing.assert_array_equal(batches.r_t, expected)
 
 
+def test_the_newest_transition_is_in_every_minibatch():
+    """In its first place; the others are drawn uniformly. Several new ones take turns."""
+    replay = Replay(specs.BoundedArray((), np.int32, -1, 99), 1e6)
+    for i in range(8):
+        replay.add(Transition(i, 0, float(i), 0.5, -1))
+    draws = Draws(replay, np.random.default_rng(5), (5, 3), newest=True)
+    for new in (1, 3, 0):
+        draws.draw(new)
+    rounds = draws.take()
+    first = rounds.batches.r_t[:3, :, 0]
+    np.testing.assert_array_equal(first, [[7] * 5, [7, 6, 5, 7, 6], [7] * 5])
+    rng = np.random.default_rng(5)
+    expected = [rng.integers(8, size=(5, 3))[:, 1:] for _ in range(3)]
+    np.testing.assert_array_equal(rounds.batches.r_t[:3, :, 1:], expected)
+
+
 def test_rounds_of_large_observations_are_learnt_fewer_at_a_time():
     """120 transitions of two images of 28,224 bytes are 6.5 MB: two of them are within 16 MB."""
     replay = Replay(specs.Array((84, 84, 4), np.uint8), 1e9)
-    assert Draws(replay, np.random.default_rng(0), (10, 12)).most == 2
+    assert Draws(replay, np.random.default_rng(0), (10, 12), newest=False).most == 2
     small = Replay(specs.Array((), np.uint8), 1e9)
-    assert Draws(small, np.random.default_rng(0), (10, 12)).most == 16
+    assert Draws(small, np.random.default_rng(0), (10, 12), newest=False).most == 16
 
 
 def test_one_hot_observations_become_their_index():

@@ -45,8 +45,8 @@ class EVEBuilder:
     def make_replay_tables(
         self, environment_spec: specs.EnvironmentSpec, policy: Behaviour | None = None
     ) -> list[reverb.Table]:
-        """The one table."""
-        return [replay.make_table(self._config, environment_spec, self._limited)]
+        """Replay's tables."""
+        return replay.make_tables(self._config, environment_spec, self._limited)
 
     def make_dataset_iterator(self, replay_client: reverb.Client) -> Generator[Rounds, None, None]:
         """Rounds of minibatches."""

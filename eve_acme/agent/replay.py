@@ -11,6 +11,9 @@ table until the next step arrives, and samples are never older than the step the
 may be at most `ahead` items in front of the samples. One process must be able to write all that
 one environment step makes before it learns: the last step of an episode makes k items, and Reverb
 asks for two. In the whole run the ratio is thus off by at most `ahead` rounds, and never drifts.
+
+With `newest`, a second table holds the item that was written last, which takes the first place of
+each minibatch of the round that is drawn next.
 """
 
 from collections.abc import Generator
@@ -29,6 +32,7 @@ from eve_acme.config import EVEConfig
 from eve_acme.types import Rounds, Transition
 
 TABLE = "eve_transitions"
+NEWEST = "eve_newest"
 
 
 def rounds_per_item(config: EVEConfig) -> int:
@@ -41,10 +45,10 @@ def rounds_due(config: EVEConfig, items: int) -> int:
     return rounds_per_item(config) * max(0, items - config.min_replay + 1)
 
 
-def make_table(
+def make_tables(
     config: EVEConfig, environment_spec: specs.EnvironmentSpec, limited: bool = True
-) -> reverb.Table:
-    """The table. Unless `limited`, whoever drives the agent has to keep the ratio of samples."""
+) -> list[reverb.Table]:
+    """The tables. Unless `limited`, whoever drives the agent has to keep the ratio of samples."""
     # The items that `min_replay` steps are sure to have made, also within an episode.
     least = max(1, (config.min_replay - config.n_step + 1) // rounds_per_item(config))
     ratio = config.samples_per_insert * rounds_per_item(config)
@@ -64,7 +68,8 @@ def make_table(
         rewards=stored.reward,
         discounts=stored.discount,
     )
-    return reverb.Table(
+    signature = NStepTransitionAdder.signature(signature_spec)
+    transitions = reverb.Table(
         name=TABLE,
         sampler=reverb.selectors.Uniform(),
         remover=reverb.selectors.Fifo(),
@@ -72,8 +77,17 @@ def make_table(
         # front of it by what the limiter allows and by the round it was reading ahead.
         max_size=most_steps(config, environment_spec) + ahead + 2,
         rate_limiter=limiter,
-        signature=NStepTransitionAdder.signature(signature_spec),
+        signature=signature,
     )
+    newest = reverb.Table(
+        name=NEWEST,
+        sampler=reverb.selectors.Lifo(),
+        remover=reverb.selectors.Fifo(),
+        max_size=1,
+        rate_limiter=reverb.rate_limiters.MinSize(1),
+        signature=signature,
+    )
+    return [transitions, newest] if config.newest else [transitions]
 
 
 class Adder(NStepTransitionAdder):
@@ -90,7 +104,8 @@ class Adder(NStepTransitionAdder):
             client,
             config.n_step,
             config.discount,
-            priority_fns={TABLE: None},
+            # The newest one first: whoever is let draw from the table finds it there.
+            priority_fns={NEWEST: None, TABLE: None} if config.newest else {TABLE: None},
             # A step is in the table when `add` returns. Items left in flight wait for later steps
             # to fill their chunks, and a limiter this tight would wait for them in turn.
             max_in_flight_items=0,
@@ -148,24 +163,14 @@ class Adder(NStepTransitionAdder):
         return np.float32(total), np.float32(discount)
 
 
-def open_sample(config: EVEConfig, sample: reverb.ReplaySample) -> Rounds:
-    """The one place that opens Reverb's type: a flat batch of a whole round's samples."""
-    data = sample.data
-
-    def shaped(leaf: np.ndarray) -> np.ndarray:
-        return leaf.reshape(1, config.batches_per_step, config.batch_size, *leaf.shape[1:])
-
-    transition = Transition(
+def open_sample(data: Any) -> Transition:
+    """The one place that opens what Reverb gives of Acme's transitions."""
+    return Transition(
         o_tm1=data.observation,
         a_tm1=data.action,
         r_t=data.reward,
         discount_t=data.discount,
         o_t=data.next_observation,
-    )
-    return Rounds(
-        batches=jax.tree_util.tree_map(shaped, transition),
-        steps=np.max(sample.info.table_size, keepdims=True).astype(np.int32),
-        due=1,
     )
 
 
@@ -182,4 +187,25 @@ def make_dataset_iterator(
         max_in_flight_samples_per_worker=config.samples_per_insert,
         num_workers_per_iterator=1,
     ).batch(config.samples_per_insert, drop_remainder=True)
-    return (open_sample(config, sample) for sample in dataset.as_numpy_iterator())
+
+    def shaped(leaf: np.ndarray) -> np.ndarray:
+        return leaf.reshape(1, config.batches_per_step, config.batch_size, *leaf.shape[1:])
+
+    for sample in dataset.as_numpy_iterator():
+        batches = jax.tree_util.tree_map(shaped, open_sample(sample.data))
+        if config.newest:
+            batches = jax.tree_util.tree_map(_with_first, batches, _newest(client))
+        steps = np.max(sample.info.table_size, keepdims=True).astype(np.int32)
+        yield Rounds(batches=batches, steps=steps, due=1)
+
+
+def _newest(client: reverb.Client) -> Transition:
+    (sample,) = client.sample(NEWEST, emit_timesteps=False, unpack_as_table_signature=True)
+    return open_sample(sample.data)
+
+
+def _with_first(batches: np.ndarray, one: np.ndarray) -> np.ndarray:
+    """Minibatches `[R, batches_per_step, B, ...]` with one transition in their first places."""
+    out = batches.copy()  # TensorFlow's arrays cannot be written.
+    out[:, :, 0] = one
+    return out

@@ -72,7 +72,7 @@ class Engine:
         self._state = self._learner.init(learner_key)
         self.replay = Replay(observation_spec, config.replay_megabytes * 2**20)
         shape = (config.batches_per_step, config.batch_size)
-        self._draws = Draws(self.replay, self._rng, shape)
+        self._draws = Draws(self.replay, self._rng, shape, config.newest)
         self._windows = Windows(config.n_step, config.discount, config.subsample)
         self._num_actions = network.num_actions
         self.parameters = num_parameters(jax.eval_shape(network.init, learner_key))
@@ -137,12 +137,14 @@ class Engine:
         action = self._act(observation)
         after = self.environment.step(action)
         self._check(after, self.env_steps + 1)
-        for transition in self._windows.add(observation, action, after):
+        transitions = self._windows.add(observation, action, after)
+        for transition in transitions:
             self.replay.add(transition)
         self.env_steps += 1
         self._episode_length += 1
         self._episode_return += float(after.reward)
-        if self.replay.size >= self.config.min_replay and self._draws.draw():
+        ready = self.replay.size >= self.config.min_replay
+        if ready and self._draws.draw(len(transitions)):
             self._learn()
         if not after.last():
             self._timestep = after

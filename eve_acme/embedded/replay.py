@@ -92,23 +92,36 @@ class Replay:
 class Draws:
     """Rounds that were drawn from a replay and are not learnt yet: `waiting` of at most `most`.
 
+    Transitions are drawn uniformly; with `newest`, the first place of each minibatch belongs to the
+    newest one (Zhang and Sutton, 2017). In a large replay a new transition would else wait for many
+    episodes until it is drawn for the first time, and be taken for untried, and tried, till then.
+
     Which transitions a round has is settled when it is drawn. They are read when all rounds are
     taken to be learnt in one call, since a replay only grows.
     """
 
-    def __init__(self, replay: Replay, rng: np.random.Generator, shape: tuple[int, int]):
+    def __init__(
+        self, replay: Replay, rng: np.random.Generator, shape: tuple[int, int], newest: bool
+    ):
         size = replay.bytes_per_transition * int(np.prod(shape))
         self.most = max(1, min(MOST_ROUNDS, MOST_BYTES // size))
         self._replay = replay
         self._rng = rng
+        self._newest = newest
         self._index = np.zeros((self.most, *shape), np.int64)
         self._steps = np.zeros(self.most, np.int32)
         self.waiting = 0
 
-    def draw(self) -> bool:
-        """Draws one round from all that replay holds; whether there is no room for another."""
+    def draw(self, new: int) -> bool:
+        """Draws one round from all that replay holds; whether there is no room for another.
+
+        `new` transitions are new; if they are several, minibatches have them in turn.
+        """
         size = self._replay.size
-        self._index[self.waiting] = self._rng.integers(size, size=self._index.shape[1:])
+        index = self._index[self.waiting]
+        index[:] = self._rng.integers(size, size=index.shape)
+        if self._newest:
+            index[:, 0] = size - 1 - np.arange(len(index)) % max(new, 1)
         self._steps[self.waiting] = size
         self.waiting += 1
         return self.waiting == self.most

@@ -72,7 +72,7 @@ class Learner(Node):
         part = 1 + self._learner.rounds
         rng = np.random.default_rng(seed_of(run.plan.seed, "learner", 0, part))
         shape = (config.batches_per_step, config.batch_size)
-        self._draws = Draws(self._memory, rng, shape)
+        self._draws = Draws(self._memory, rng, shape, config.newest)
         self._waiting: str | None = None
         self._served = self._served_bytes = 0
         self._life: str | None = None
@@ -211,11 +211,12 @@ class Learner(Node):
             after = dm_env.TimeStep(
                 kind, episode["rewards"][t], episode["discounts"][t], observation(t + 1)
             )
-            for transition in self._windows.add(observation(t), episode["actions"][t], after):
+            transitions = self._windows.add(observation(t), episode["actions"][t], after)
+            for transition in transitions:
                 self._memory.add(transition)
             due = rounds_due(config, self._memory.size)
             while self._learner.rounds + draws.waiting < due:
-                if draws.draw():
+                if draws.draw(len(transitions)):
                     yield draws.take()
         if draws.waiting:
             yield draws.take()
