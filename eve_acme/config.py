@@ -51,6 +51,13 @@ class EVEConfig:
         0.0,
         1e15,
     )
+    doubt: float = option(
+        0.003,
+        "doubt in a value that was seen once, whatever its reward, as a multiple of prior_std; it "
+        "fades likewise",
+        0.0,
+        1e15,
+    )
     prior_precision: float = option(1.0, "lambda of the constant prior", 1e-15, 1e15)
     predictive: str = option(
         "linear", "sample values of the network linearised at the mean, or of the network itself"
@@ -133,7 +140,8 @@ class EVEConfig:
     @property
     def doubts(self) -> bool:
         """Whether the posterior doubts what was seen seldom."""
-        return self.prior == "unit" and self.surprise > 0.0 and self.fisher != "none"
+        some = self.surprise > 0.0 or self.doubt > 0.0
+        return self.prior == "unit" and some and self.fisher != "none"
 
     @property
     def noise_scale(self) -> float:

@@ -96,19 +96,21 @@ def doubt(config: EVEConfig, posterior: Posterior, unit: Array, leaves: int) -> 
     """What is added to the variance of each row `[rows]` of a table that was seen seldom.
 
     A row whose Fisher information is c times that of one transition was seen c times. One visit
-    makes a value certain (omega), which is wrong if the reward was noisy: a first treasure that
-    happens to pay badly would never be tried again. So a value is doubted by `surprise` times the
-    root mean square of its rewards, divided by c^2: all of it after one visit, a hundredth after
-    ten. (Divided by the root of c, as the error of a mean, it would be right for pure noise, and
-    keeps an agent busy with noise that it has seen a hundred times.) Inputs that are not one-hot
-    have no visits that could be counted, and get no such doubt.
+    makes a value certain (omega), which is wrong if it was bad luck: a first treasure that happens
+    to pay badly, or a step that the wind turned, would never be tried again. So a value is doubted
+    by `surprise` times the root mean square of its rewards and by `doubt` times the prior's spread,
+    both divided by c^2: all of it after one visit, a hundredth after ten. (Divided by the root of
+    c, as the error of a mean, it would be right for pure noise, and keeps an agent busy with noise
+    that it has seen a hundred times.) Inputs that are not one-hot have no visits that could be
+    counted, and get no such doubt.
     """
-    scale = config.surprise**2 * leaves / config.prior_std**2  # Its own units, not the prior's.
     fisher = posterior.fisher[TABLE]["w"]
     seen = jnp.sum(fisher, axis=1)
     per_visit = jnp.asarray(posterior.n, jnp.float32) / posterior.weight
     visits = per_visit * seen / (fisher.shape[1] * unit + _TINY)
-    return scale * posterior.rewards / (seen + _TINY) / jnp.maximum(visits, 1.0) ** 4
+    rewards = posterior.rewards / (seen + _TINY) / config.prior_std**2  # In the prior's units.
+    squared = config.surprise**2 * rewards + config.doubt**2
+    return leaves * squared / jnp.maximum(visits, 1.0) ** 4
 
 
 def precision(config: EVEConfig, posterior: Posterior) -> Params:

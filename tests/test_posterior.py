@@ -73,16 +73,25 @@ def test_the_unit_prior_is_worth_one_transition():
     np.testing.assert_allclose(out, [[1.0 / 401.0, 1.0]], rtol=1e-6)
 
 
-def test_what_was_seen_seldom_is_doubted_by_its_reward():
+@pytest.mark.parametrize(
+    "settings, squares",
+    [
+        (dict(surprise=2.0, doubt=0.0), [2 * 4.0, 3 * 4.0]),
+        (dict(surprise=2.0, doubt=0.0, prior_std=10.0), [0.02 * 4.0, 0.03 * 4.0]),
+        (dict(surprise=0.0, doubt=0.3), [0.09, 0.09]),
+        (dict(surprise=1.0, doubt=0.3, prior_std=10.0), [0.11, 0.12]),
+    ],
+)
+def test_what_was_seen_seldom_is_doubted(settings, squares):
     """U = 1/4. Row 0: (5/4) 8 / (2/4) = 20 visits, rewards^2 of 2 on average; row 1: half a visit,
-    which counts as one, and 3. Times surprise^2 = 4 and the two leaves that share the prior."""
+    which counts as one, and 3. Relative to the prior; times the two leaves that share it."""
     seen = _posterior([[8.0, 0.0], [0.1, 0.1]], 4.0, 5)
     seen = seen._replace(mean={"table": seen.mean["m"]}, fisher={"table": seen.fisher["m"]})
-    config = EVEConfig(omega=1e12, surprise=2.0)
+    config = EVEConfig(omega=1e12, **settings)
     certain = posterior.variances(config, seen)["table"]
     doubted = posterior.variances(config, seen._replace(rewards=jnp.array([16.0, 0.6])))["table"]
-    extra = [[16.0 / 20.0**4] * 2, [24.0] * 2]
-    np.testing.assert_allclose(doubted["w"] - certain["w"], extra, rtol=1e-3)
+    extra = [[2 * squares[0] / 20.0**4] * 2, [2 * squares[1]] * 2]
+    np.testing.assert_allclose(doubted["w"] - certain["w"], extra, rtol=1e-3, atol=2e-7)
     np.testing.assert_array_equal(doubted["b"], certain["b"])
 
 
