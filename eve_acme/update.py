@@ -19,6 +19,7 @@ from eve_acme.config import EVEConfig
 from eve_acme.networks import TABLE, Network
 from eve_acme.packing import Packed, Packing
 from eve_acme.posterior import Posterior, normals_like
+from eve_acme.rowwise import share_rows
 from eve_acme.types import Array, Params, Transition
 
 B1, B2 = 0.9, 0.999
@@ -306,7 +307,7 @@ def bootstrap_values(
         return q + std * noise
     each = config.bootstrap_sample == "transition"
     if not each:
-        outputs = {name: layers.share_rows(x, z) for name, z in noise.outputs.items()}
+        outputs = {name: share_rows(x, z) for name, z in noise.outputs.items()}
         noise = noise._replace(outputs=outputs)
     in_axes = (0, layers.Noise(outputs=0, weights=0 if each else None))
     return jax.vmap(
