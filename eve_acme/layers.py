@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network, RowLinear, look_up
 from eve_acme.posterior import Posterior, variances
+from eve_acme.rowwise import inverse, row_sums
 from eve_acme.types import Array, Params
 
 
@@ -69,7 +70,7 @@ class Gradients:
     def row_squares(self, c: jax.Array) -> jax.Array:
         """`weighted_square` of the table, summed over its units: `[rows]`."""
         (name,) = (name for name, layer in self._layers.items() if layer.is_table)
-        return self._by_row(name, c * _row_sums(jnp.square(self._deltas[name])))
+        return self._by_row(name, c * row_sums(jnp.square(self._deltas[name])))
 
     def project(self, tree: Params) -> Params:
         """Each leaf `[B]`: the product of grad q_i with the given leaf."""
@@ -83,11 +84,32 @@ class Gradients:
         """Each leaf `[B]`: the squared norm of grad q_i in it."""
         out = {}
         for name, layer in self._layers.items():
-            x, delta = self._inputs[name], _row_sums(jnp.square(self._deltas[name]))
-            size = (x >= 0) if layer.is_table else _row_sums(jnp.square(x))
+            x, delta = self._inputs[name], row_sums(jnp.square(self._deltas[name]))
+            size = (x >= 0) if layer.is_table else row_sums(jnp.square(x))
             out[name] = self._with_bias(name, size * delta, delta)
         general = jax.tree_util.tree_map(lambda g: self._sums(jnp.square(g)), self._general)
         return self._merge(out, general)
+
+    def weighted_means(self, tree: Params) -> jax.Array:
+        """`[B]`: the mean of each given leaf, weighted by (grad q_i)^2, summed over the leaves.
+
+        As `project_square` by `squared_norms`, but the two leaves of a layer share most of it.
+        """
+        total = jnp.zeros_like(self.q)
+        for name, layer in self._layers.items():
+            x, delta, m = self._inputs[name], jnp.square(self._deltas[name]), tree[name]
+            if layer.is_table:
+                means = look_up(m["w"], x)
+            else:
+                square = jnp.square(x)
+                means = (square @ m["w"]) * inverse(row_sums(square))[:, None]
+            means = means + m.get("b", 0.0)
+            total += row_sums(means * delta) * inverse(row_sums(delta))
+        for name, leaves in self._general.items():
+            for g, m in zip(*map(jax.tree_util.tree_leaves, (leaves, tree[name])), strict=True):
+                square = jnp.square(g)
+                total += self._sums(square * m) * inverse(self._sums(square))
+        return total
 
     def _contract(self, c: jax.Array, power: Callable[[jax.Array], jax.Array]) -> Params:
         out = {}
@@ -109,7 +131,7 @@ class Gradients:
             x, delta, m = self._inputs[name], power(self._deltas[name]), tree[name]
             along = look_up(m["w"], x) if layer.is_table else power(x) @ m["w"]
             along_bias = delta @ m["b"] if "b" in m else None
-            out[name] = self._with_bias(name, _row_sums(along * delta), along_bias)
+            out[name] = self._with_bias(name, row_sums(along * delta), along_bias)
         general = jax.tree_util.tree_map(
             lambda g, m: self._sums(power(g) * m),
             self._general,
@@ -123,18 +145,13 @@ class Gradients:
         return (rows[:, None] == self._inputs[name]).astype(each.dtype) @ each
 
     def _sums(self, leaf: jax.Array) -> jax.Array:
-        return _row_sums(leaf.reshape(len(self.q), -1))
+        return row_sums(leaf.reshape(len(self.q), -1))
 
     def _with_bias(self, name: str, w: jax.Array, b: jax.Array | None) -> dict[str, Any]:
         return {"w": w, "b": b} if "b" in self._params[name] else {"w": w}
 
     def _merge(self, dense: Params, general: Params) -> Params:
         return {name: dense.get(name, general.get(name)) for name in self._params}
-
-
-def _row_sums(x: jax.Array) -> jax.Array:
-    """The sum of each row, as a product: for rows this short XLA is slower at sums."""
-    return x @ jnp.ones(x.shape[1], x.dtype)
 
 
 def gradients(network: Network, params: Params, x: jax.Array, actions: Array) -> Gradients:
@@ -195,7 +212,7 @@ def noise_for_outputs(network: Network, params: Params, x: jax.Array) -> Noise:
 def noise_for_weights(network: Network, params: Params, x: jax.Array) -> Noise:
     """Shapes for `sampled_values` with one weight sample; a table's rows are still drawn as read.
 
-    A row that is read at several places must get the same normals at each: see `share_rows`.
+    A row that is read at several places must get the same normals at each (`share_rows`).
     """
     weights = jax.tree_util.tree_map(lambda leaf: _shape(leaf.shape), dict(params))
     outputs = {}
@@ -245,19 +262,6 @@ def sampled_values(
         return inner(x) + jnp.sqrt(spread) * z.outputs[name]
 
     return intercepted(network.apply, intercept, params, x)
-
-
-def share_rows(x: jax.Array, normals: jax.Array) -> jax.Array:
-    """Gives equal rows equal normals: those of the first place where the row is read.
-
-    Args:
-      x: `[B, ...]` integer rows.
-      normals: `[B, ..., units]`, one vector for each place.
-    """
-    rows = jnp.ravel(x)
-    first = jnp.argmax(rows[:, None] == rows[None, :], axis=1)
-    flat = normals.reshape(rows.size, -1)
-    return flat[first].reshape(normals.shape)
 
 
 def dense_layers(fn: Callable, params: Params, *args: Any) -> dict[str, Layer]:

@@ -62,8 +62,11 @@ def values_and_std(
 ) -> tuple[jax.Array, jax.Array]:
     """Mean and standard deviation of the linearised values, each `[B, num_actions]`."""
     grads = _of_all_actions(network, posterior.mean, x)
-    along = grads.project_square(posterior_lib.variances(config, posterior))
-    total = _sum(jax.tree_util.tree_map(jnp.multiply, _shares(config, grads), along))
+    variances = posterior_lib.variances(config, posterior)
+    if config.prior == "unit":
+        total = _share(config, variances) * grads.weighted_means(variances)
+    else:
+        total = _sum(grads.project_square(variances))
     shape = (-1, network.num_actions)
     return grads.q.reshape(shape), jnp.sqrt(total).reshape(shape)
 
@@ -88,15 +91,18 @@ def _of_all_actions(network: Network, mean: Params, x: jax.Array) -> layers.Grad
 
 
 def _shares(config: EVEConfig, grads: layers.Gradients) -> Params:
-    """By which the variance along each leaf's gradient is scaled; leaves are `[examples]`.
-
-    The unit prior shares `prior_std^2` between the leaves, and so divides by their squared norms.
-    """
+    """By which the variance along each leaf's gradient is scaled; leaves are `[examples]`."""
     norms = grads.squared_norms()
     if config.prior != "unit":
         return jax.tree_util.tree_map(jnp.ones_like, norms)
-    share = config.prior_std**2 / len(jax.tree_util.tree_leaves(norms))
+    share = _share(config, norms)
     return jax.tree_util.tree_map(lambda norm: share / jnp.maximum(norm, 1e-30), norms)
+
+
+def _share(config: EVEConfig, tree: Params) -> float:
+    """What the unit prior gives each leaf of `prior_std^2`: the variance along its gradient, when
+    that is divided by its squared norm."""
+    return config.prior_std**2 / len(jax.tree_util.tree_leaves(tree))
 
 
 def _sum(tree: Params) -> jax.Array:

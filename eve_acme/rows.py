@@ -25,6 +25,7 @@ from eve_acme import update
 from eve_acme.config import EVEConfig
 from eve_acme.networks import TABLE, Network
 from eve_acme.posterior import Posterior
+from eve_acme.rowwise import first_places
 from eve_acme.types import Array, Params, Transition
 from eve_acme.update import B1, B2
 
@@ -149,32 +150,33 @@ def learn_minibatch(
     n: Array,
     explore: Array,
 ) -> tuple[RowState, update.Metrics]:
-    """`update.learn_minibatch` on a table of just the rows that the minibatch reads."""
+    """`update.learn_minibatch` on tables of just the rows that the minibatch reads.
+
+    One table is of the next states' rows, whose posterior alone is needed. The other is of the
+    rows that are trained.
+    """
+    assert network.table is not None
+    ahead, x_t = _small_table(config, state, batch.o_t)
+    posterior = update.posterior_of(config, ahead, n)
+    q_t = update.bootstrap_values(
+        config, network.table(x_t.size), posterior, x_t, randomness, explore
+    )
+
     taken = batch.o_tm1
     by_action = taken.ndim > batch.a_tm1.ndim
     if by_action:
         taken = jnp.take_along_axis(taken, batch.a_tm1[:, None], axis=1)[:, 0]
-    wanted = jnp.concatenate([taken, jnp.ravel(batch.o_t)])
-
-    # Row i of the small table is wanted[i]; of equal rows the first place is the one in use.
-    place = jnp.argmax(wanted[:, None] == wanted[None, :], axis=1).astype(jnp.int32)
-    source = jnp.maximum(wanted, 0)
-    rows = _unpack(state.table[source], _take(state.rewards, source))
-    rows = bring_up_to_date(config, rows, state.seen[source], state.rest.steps)
-    place = jnp.where(wanted < 0, -1, place)
-    x_tm1 = place[: taken.size]
-    assert network.table is not None
+    small, x_tm1 = _small_table(config, state, taken)
     small, metrics = update.learn_minibatch(
         config,
-        network.table(wanted.size),
-        _with_rows(state.rest, rows),
+        network.table(x_tm1.size),
+        small,
         batch._replace(
             o_tm1=jnp.broadcast_to(x_tm1[:, None], batch.o_tm1.shape) if by_action else x_tm1,
-            o_t=place[taken.size :].reshape(batch.o_t.shape),
+            o_t=x_t,
         ),
+        q_t,
         randomness,
-        n,
-        explore,
     )
 
     # Rows that were only read need not be written: their closed form still holds.
@@ -188,6 +190,20 @@ def learn_minibatch(
             lambda old, new: old.at[destination].set(new, mode="drop"), state.rewards, new.rewards
         ),
     ), metrics
+
+
+def _small_table(
+    config: EVEConfig, state: RowState, wanted: jax.Array
+) -> tuple[update.State, jax.Array]:
+    """The dense state with a table of the `wanted` rows, up to date, and the places of these there.
+
+    Row i of the small table is the i-th wanted; of equal rows the first place is the one in use.
+    """
+    source = jnp.maximum(jnp.ravel(wanted), 0)
+    rows = _unpack(state.table[source], _take(state.rewards, source))
+    rows = bring_up_to_date(config, rows, state.seen[source], state.rest.steps)
+    places = first_places(source).reshape(wanted.shape)
+    return _with_rows(state.rest, rows), jnp.where(wanted < 0, -1, places)
 
 
 def from_dense(state: update.State) -> RowState:

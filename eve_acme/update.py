@@ -19,6 +19,7 @@ from eve_acme.config import EVEConfig
 from eve_acme.networks import TABLE, Network
 from eve_acme.packing import Packed, Packing
 from eve_acme.posterior import Posterior, normals_like
+from eve_acme.rowwise import share_rows
 from eve_acme.types import Array, Params, Transition
 
 B1, B2 = 0.9, 0.999
@@ -161,7 +162,9 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
 
         def body(state: State, inputs: tuple[Transition, Randomness]) -> tuple[State, Metrics]:
             batch, normals = inputs
-            return learn_minibatch(config, network, state, batch, normals, n, explore)
+            posterior = posterior_of(config, state, n)
+            q_t = bootstrap_values(config, network, posterior, batch.o_t, normals, explore)
+            return learn_minibatch(config, network, state, batch, q_t, normals)
 
         state, metrics = jax.lax.scan(body, state, (batches, randomness))
         return state, jax.tree_util.tree_map(jnp.mean, metrics)
@@ -248,13 +251,10 @@ def learn_minibatch(
     network: Network,
     state: State,
     batch: Transition,
+    q_t: jax.Array,
     randomness: Randomness,
-    n: Array,
-    explore: Array,
 ) -> tuple[State, Metrics]:
-    """Algorithm 3, 'Learning Step', on one minibatch."""
-    posterior = posterior_of(config, state, n)
-    q_t = bootstrap_values(config, network, posterior, batch.o_t, randomness, explore)
+    """Algorithm 3, 'Learning Step', on one minibatch with `bootstrap_values` `q_t`."""
     returns = jax.vmap(targets.bootstrapped_return)(batch.r_t, batch.discount_t, q_t)
     grads = layers.gradients(network, state.params, batch.o_tm1, batch.a_tm1)
     delta = returns - grads.q
@@ -306,7 +306,7 @@ def bootstrap_values(
         return q + std * noise
     each = config.bootstrap_sample == "transition"
     if not each:
-        outputs = {name: layers.share_rows(x, z) for name, z in noise.outputs.items()}
+        outputs = {name: share_rows(x, z) for name, z in noise.outputs.items()}
         noise = noise._replace(outputs=outputs)
     in_axes = (0, layers.Noise(outputs=0, weights=0 if each else None))
     return jax.vmap(

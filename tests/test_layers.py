@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eve_acme import layers, posterior
+from eve_acme import layers, posterior, rowwise
 from eve_acme.config import EVEConfig
 from eve_acme.networks import TABLE, from_functions, make_networks
 from eve_acme.posterior import Posterior
@@ -58,6 +58,8 @@ def test_gradients_equal_those_of_each_example(kind, form, request):
         lambda g, t: jnp.sum((g**2 * t).reshape(6, -1), 1), each, tree
     )
     jax.tree_util.tree_map(close, grads.project_square(tree), square_products)
+    means = jax.tree_util.tree_map(lambda p, s: p / jnp.maximum(s, 1e-30), square_products, squares)
+    close(grads.weighted_means(tree), sum(jax.tree_util.tree_leaves(means)))
 
 
 def test_other_layers_get_the_general_path():
@@ -127,7 +129,7 @@ def test_one_weight_sample_for_a_batch_is_one_function(kind, request):
     shapes = layers.noise_for_weights(network, params, x[0])
     outputs = posterior.normals_like(jax.random.PRNGKey(1), shapes.outputs, (len(x),))
     noise = layers.Noise(
-        outputs={name: layers.share_rows(x, z) for name, z in outputs.items()},
+        outputs={name: rowwise.share_rows(x, z) for name, z in outputs.items()},
         weights=posterior.normals_like(jax.random.PRNGKey(2), shapes.weights),
     )
     q = jax.vmap(

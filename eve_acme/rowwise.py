@@ -1,0 +1,45 @@
+"""Small things about rows that XLA does slowly when they are written the plain way."""
+
+import jax
+import jax.numpy as jnp
+
+_WIDTH, _MOST_FOLDED = 10, 200
+"""See `row_sums`: columns that a row is folded into, and columns from which on it is not."""
+
+
+def inverse(x: jax.Array) -> jax.Array:
+    """1 / x for squared norms; what is zero has nothing that could be divided by it."""
+    return 1.0 / jnp.maximum(x, 1e-30)
+
+
+def row_sums(x: jax.Array) -> jax.Array:
+    """The sum of each row of a matrix.
+
+    XLA adds up one number after another; a short row is first folded into `_WIDTH` columns, which
+    it does with vector instructions. What is left is a product: XLA is slower at sums.
+    """
+    columns = x.shape[1]
+    whole = columns - columns % _WIDTH
+    if not _WIDTH < columns <= _MOST_FOLDED:
+        return x @ jnp.ones(columns, x.dtype)
+    folded = sum(x[:, i : i + _WIDTH] for i in range(_WIDTH, whole, _WIDTH)) + x[:, :_WIDTH]
+    sums = folded @ jnp.ones(_WIDTH, x.dtype)
+    return sums if whole == columns else sums + row_sums(x[:, whole:])
+
+
+def first_places(rows: jax.Array) -> jax.Array:
+    """For each of `rows` `[R]`, the first place where the same one is."""
+    places = jnp.arange(rows.size, dtype=jnp.int32)
+    return jnp.min(jnp.where(rows[:, None] == rows[None, :], places, rows.size), axis=1)
+
+
+def share_rows(x: jax.Array, normals: jax.Array) -> jax.Array:
+    """Gives equal rows equal normals: those of the first place where the row is read.
+
+    Args:
+      x: `[B, ...]` integer rows.
+      normals: `[B, ..., units]`, one vector for each place.
+    """
+    rows = jnp.ravel(x)
+    flat = normals.reshape(rows.size, -1)
+    return flat[first_places(rows)].reshape(normals.shape)

@@ -1,0 +1,19 @@
+"""Each fast form against the plain one."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eve_acme import rowwise
+
+
+@pytest.mark.parametrize("columns", [1, 9, 10, 11, 27, 50, 200, 201])
+def test_row_sums(columns):
+    x = np.random.default_rng(columns).normal(size=(7, columns)).astype(np.float32)
+    np.testing.assert_allclose(rowwise.row_sums(jnp.asarray(x)), x.sum(1), rtol=1e-4, atol=1e-5)
+
+
+def test_first_places():
+    rows = np.random.default_rng(0).integers(-1, 8, size=40)
+    expected = [list(rows).index(row) for row in rows]
+    np.testing.assert_array_equal(rowwise.first_places(jnp.asarray(rows)), expected)
