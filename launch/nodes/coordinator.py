@@ -23,7 +23,7 @@ class Coordinator(Node):
     """Looks at the other nodes twice a second."""
 
     def __init__(self, run: Run, counter: Any, replay: Any, learner: Any, evaluator: Any):
-        super().__init__()
+        super().__init__("coordinator")
         self._run = run
         clients = dict(counter=counter, replay=replay, learner=learner, evaluator=evaluator)
         self._nodes = {

@@ -43,7 +43,7 @@ class Learner(Node):
         from eve_acme.agent.learner import EVELearner
         from eve_acme.embedded.replay import Draws, Replay, Windows
 
-        super().__init__()
+        super().__init__("learner")
         self._counter = Remote("counter", counter, self._stop)
         self._replay = Remote("replay", replay, self._stop)
         self._reverb = reverb_address.resolve()
@@ -138,6 +138,7 @@ class Learner(Node):
             worker.start()
         self._watched(self._mind)
         if self._failed is not None:
+            self._say(self._failed)
             self._stop.wait()  # Until the coordinator has seen it, and has ended the run.
         for worker in workers:
             worker.join(timeout=0.5)  # It may wait for data that does not come; nothing is lost.
@@ -241,14 +242,14 @@ class Learner(Node):
                 try:
                     episode = next(episodes)
                 except Exception as error:  # TensorFlow has a class for each way of losing it.
-                    print(f"learner: replay went away ({str(error)[:200]})", flush=True)
+                    self._say(f"replay went away ({str(error)[:200]})")
                     break
                 self._waiting = None
                 feed, i = (int(x) for x in episode["place"][0])
                 if feed != self._feed or i < self._episodes_read:
                     continue
                 if i > self._episodes_read:
-                    print(f"learner: got episode {i} for {self._episodes_read}", flush=True)
+                    self._say(f"got episode {i} for {self._episodes_read}")
                     break
                 for rounds in self._rounds_of(episode):
                     yield rounds, i

@@ -33,7 +33,7 @@ class Replay(Node):
     def __init__(self, run: Run, reverb_address: Any):
         import reverb
 
-        super().__init__()
+        super().__init__("replay")
         _, environment = make_environment(run, seed=0)
         self._server = reverb.Server(
             [reverb.Table.queue(QUEUE, max_size=1, signature=signature(environment))],
