@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from eve_acme.launch.main import ONE_THREAD
+
 TASKS = ("catch/0", "deep_sea/10")
 WARM_SECONDS, SECONDS = 60.0, 20.0
 WARM_EPISODES, WARM_STEPS = 60, 200
@@ -176,8 +178,7 @@ def _serve(task_name: str, pipe: Any) -> None:
 
 def start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: str) -> Any:
     """Starts Python with these words, in a session of its own."""
-    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    env = {**os.environ, "PYTHONPATH": _root(), "XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = {**os.environ, **ONE_THREAD, "PYTHONPATH": _root(), "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.Popen(
         [sys.executable, *words],
         env={**env, **environment},
