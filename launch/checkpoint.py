@@ -1,4 +1,7 @@
-"""Checkpoints: folders of their own, with a link to the newest that is moved in one step."""
+"""Checkpoints: folders of their own, with a link to the newest that is moved in one step.
+
+Those of a learner node are files, numbered by its rounds.
+"""
 
 import os
 import pathlib
@@ -53,6 +56,13 @@ def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.P
     return folder
 
 
+def keep_batch(error: Diverged, directory: pathlib.Path, good: pathlib.Path | None) -> str:
+    """Keeps what made a loss diverge in a run's folder; gives what is to be said of it."""
+    kept = shutil.move(error.path, directory / "diverged.npz")
+    last = f"the last good checkpoint is {good}" if good else "no checkpoint was made yet"
+    return f"{str(error).replace(error.path, str(kept))}; {last}"
+
+
 def save_agent(folder: pathlib.Path, config: Any, posterior: Any, environment: Any) -> None:
     """Writes what `eve_acme.load` reads: the agent alone, without its replay."""
     spec, actions = environment.observation_spec(), environment.action_spec()
@@ -70,3 +80,18 @@ def read(directory: pathlib.Path, engine: Any, field: str = "--resume") -> Recor
             f"{field}: got {str(directory)!r}, whose checkpoint cannot be read ({error!r}); "
             "allowed is the DIR of a run that was interrupted or has ended"
         ) from None
+
+
+def checkpoints(directory: pathlib.Path) -> list[pathlib.Path]:
+    """A learner's checkpoints, the oldest first."""
+    return sorted(directory.glob("[0-9]*.pkl"))
+
+
+def newest(directory: pathlib.Path) -> Any:
+    """The newest checkpoint that can be read; None if there is none."""
+    for path in reversed(checkpoints(directory)):
+        try:
+            return pickle.loads(path.read_bytes())
+        except Exception as error:  # Whatever a damaged pickle may raise.
+            print(f"learner: {path} cannot be read ({error!r}); trying the one before", flush=True)
+    return None

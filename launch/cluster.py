@@ -5,6 +5,7 @@ hand with `docker stack` and `docker service`. The containers do the rest (see `
 """
 
 import argparse
+import json
 import os
 import pathlib
 import shlex
@@ -110,9 +111,14 @@ def wait(args: argparse.Namespace) -> int:
     container = _docker("inspect", "-f", "{{.Status.ContainerStatus.ContainerID}}", task)
     _docker("cp", f"{container.strip()}:/data/.", args.out)
     down(args)
-    summary = pathlib.Path(args.out) / "summary.json"
+    path = pathlib.Path(args.out) / "summary.json"
     print(f"files: {args.out} (summary.json, curve.png, episodes.csv, metrics.csv, tensorboard/)")
-    return 0 if summary.exists() else 1
+    if not path.exists():
+        return 1
+    failed = json.loads(path.read_text()).get("failed")
+    if failed:
+        print(f"eve: {failed}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def status(args: argparse.Namespace) -> int:

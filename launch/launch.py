@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from eve_acme.launch import journal, options, tasks
+from eve_acme.launch import checkpoint, journal, options, tasks
 from eve_acme.launch import plan as plan_lib
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.folder import locked
@@ -99,8 +99,7 @@ def launch(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--out: got {str(run.directory)!r}, allowed is a folder that can be written ({error})"
         ) from None
-    show(run)
-    return code
+    return show(run) or code
 
 
 def supervised(run: Run, addresses: dict[str, str], quiet: bool) -> int:
@@ -200,14 +199,12 @@ def _resumed(args: argparse.Namespace) -> Run:
 
 def _check_state(directory: pathlib.Path) -> None:
     """Raises UsageError if what the nodes saved cannot be read."""
-    from eve_acme.launch.nodes import learner
-
     state = directory / "state"
     try:
         for name in ("counter.journal", "replay.journal"):
             journal.check(state / name)
-        saved = learner.checkpoints(state / "learner")
-        if saved and learner.newest(state / "learner") is None:
+        saved = checkpoint.checkpoints(state / "learner")
+        if saved and checkpoint.newest(state / "learner") is None:
             raise ValueError(f"none of {len(saved)} checkpoints of the learner is whole")
     except (journal.JournalCorrupt, ValueError, OSError) as error:
         raise UsageError(
@@ -258,18 +255,23 @@ def write_config(run: Run) -> None:
     write_json(path, {**run.plan.describe(), **extra})
 
 
-def show(run: Run) -> None:
-    """Says what came of it, and where everything is."""
+def show(run: Run) -> int:
+    """Says what came of it, and where everything is; gives 1 if it failed, else 0."""
     from eve_acme.launch.run import show_summary
 
     path = run.directory / "summary.json"
     if not path.exists():
         print(f"no summary; what was learnt is in {run.directory}/state", file=sys.stderr)
-        return
+        return 0
+    summary = json.loads(path.read_text())
+    if summary["failed"]:
+        print(f"eve: {summary['failed']}", file=sys.stderr)
+        return 1
     title = f"{run.plan.label} on {run.plan.task}, seed {run.plan.seed}, {run.actors} actors"
-    show_summary(title, json.loads(path.read_text()))
+    show_summary(title, summary)
     print(
         f"  files: {run.directory}/ (summary.json, curve.png, episodes.csv, metrics.csv, "
         "evaluation.csv, tensorboard/, logs/)"
     )
     print(f"  go on: eve launch --resume {run.directory} --episodes N")
+    return 0

@@ -228,12 +228,9 @@ def prepare_directory(run: Run, role: str) -> None:
 def check_same(given: plan_lib.Plan, saved: plan_lib.Plan, directory: pathlib.Path) -> None:
     """Raises UsageError if a folder holds another run than the one that was described."""
     have = {**vars(saved), **vars(saved.config)}
-    for name, value in {**vars(given), **vars(given.config)}.items():
-        if name not in (*plan_lib.MAY_CHANGE, "label", "config") and value != have[name]:
-            raise UsageError(
-                f"{name}: got {value!r}, allowed is {have[name]!r} as in {directory} (or another "
-                "--out)"
-            )
+    values = {**vars(given), **vars(given.config)}
+    asked = {name: values[name] for name in values if name not in ("label", "config")}
+    plan_lib.refuse_changes(asked, have, f"{directory} (or another --out)")
 
 
 def has_ended(run: Run) -> bool:

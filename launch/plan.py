@@ -87,9 +87,8 @@ def resumed(args: argparse.Namespace, directory: pathlib.Path) -> Plan:
     asked = {name: getattr(args, name) for name in ("task", "agent", "engine", "seed")}
     asked |= options.given(args)
     have = {**dataclasses.asdict(plan), **dataclasses.asdict(plan.config)}
-    for name, value in asked.items():
-        if value is not None and value != have[name] and name not in MAY_CHANGE:
-            raise UsageError(f"{name}: got {value!r}, allowed is {have[name]!r} as in --resume DIR")
+    asked = {name: value for name, value in asked.items() if value is not None}
+    refuse_changes(asked, have, "--resume DIR")
     if args.episodes is not None:
         plan = dataclasses.replace(
             plan, episodes=_checked(args.episodes), stop_when_solved=args.stop_when_solved
@@ -98,6 +97,17 @@ def resumed(args: argparse.Namespace, directory: pathlib.Path) -> Plan:
         config = dataclasses.replace(plan.config, replay_megabytes=args.replay_megabytes)
         plan = dataclasses.replace(plan, config=config)
     return plan
+
+
+def refuse_changes(given: dict[str, Any], have: dict[str, Any], where: str) -> None:
+    """Raises UsageError with every field that is given otherwise than a run's folder has it."""
+    changed = [
+        f"{name}: got {value!r}, allowed is {have[name]!r}"
+        for name, value in given.items()
+        if name not in MAY_CHANGE and value != have[name]
+    ]
+    if changed:
+        raise UsageError(f"{'; '.join(changed)} as in {where}")
 
 
 def folder_name(task: str) -> str:
@@ -114,8 +124,9 @@ def new_directory(out: str | None, default: str) -> pathlib.Path:
         if out is not None:
             directory = pathlib.Path(out)
             if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+                kind = "not empty" if directory.is_dir() else "not a folder"
                 raise UsageError(
-                    f"--out: got {out!r}, which is not empty; allowed is a new or empty folder "
+                    f"--out: got {out!r}, which is {kind}; allowed is a new or empty folder "
                     "(or --resume it)"
                 )
         else:

@@ -2,7 +2,6 @@
 
 import argparse
 import pathlib
-import shutil
 import signal
 import sys
 import time
@@ -103,7 +102,10 @@ def run(args: argparse.Namespace) -> int:
     except InputError as error:
         raise UsageError(str(error)) from None
     except Diverged as error:
-        return _diverged(error, directory)
+        good = directory / checkpoint.LINK
+        message = checkpoint.keep_batch(error, directory, good if good.exists() else None)
+        print(f"eve: {message}", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -112,16 +114,6 @@ def run(args: argparse.Namespace) -> int:
         ) from None
     finally:
         engine.close()
-
-
-def _diverged(error: Diverged, directory: pathlib.Path) -> int:
-    """Keeps the batch beside the last good checkpoint, and says so; gives the exit code."""
-    kept = shutil.move(error.path, directory / "diverged.npz")
-    message = str(error).replace(error.path, str(kept))
-    good = directory / checkpoint.LINK
-    last = f"the last good checkpoint is {good}" if good.exists() else "no checkpoint was made yet"
-    print(f"eve: {message}; {last}", file=sys.stderr)
-    return 1
 
 
 class _Run:

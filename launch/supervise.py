@@ -167,7 +167,6 @@ def _node_process(
     base.share_compiled(compiled)
     program.redirect_output(run.directory / "logs" / f"{name}.log")
     signal.signal(signal.SIGTERM, lambda *_: base.finish_all())
-    print(f"--- {name} starts, process {os.getpid()}", flush=True)
     try:
         program.run_node(run, addresses, name.role, name.index)
     except BaseException:

@@ -21,6 +21,7 @@ def run(run: Run, quiet: bool) -> int:
 
     from eve_acme.launch.program import make_program
 
+    base.log_apart(run.directory / "logs")
     received: list[int] = []
 
     def stop(number: int, frame: Any) -> None:

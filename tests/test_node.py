@@ -144,18 +144,18 @@ def test_a_learner_notices_a_replay_that_was_replaced_without_a_word(monkeypatch
     learner = learner_lib.Learner.__new__(learner_lib.Learner)
     lives, told = ["one"], []
     learner._replay = types.SimpleNamespace(
-        status=lambda: dict(life=lives[-1], waiting=1),
-        connect=lambda known: told.append(known) or 7,
+        status=lambda: dict(life=lives[-1], episodes=6),
+        connect=lambda known, learnt: told.append((known, learnt)) or 7,
     )
     now = time.monotonic()
     learner._waiting, learner._next_check, learner._episodes_read = "no episode", 0.0, 5
-    learner._life, learner._heard = "one", now
+    learner._life, learner._heard, learner._episodes_learnt = "one", now, 4
     learner._check_replay()
     assert told == []  # It is still the one that was told what to send.
     lives.append("two")
     monkeypatch.setattr(learner_lib.time, "monotonic", lambda: now + 2)
     learner._check_replay()
-    assert told == [5] and learner._feed == 7 and learner._life == "two"
+    assert told == [(5, 4)] and learner._feed == 7 and learner._life == "two"
     monkeypatch.setattr(learner_lib.time, "monotonic", lambda: now + 60)
     with pytest.raises(RuntimeError, match="nothing came from replay"):
         learner._check_replay()

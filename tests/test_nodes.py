@@ -88,7 +88,7 @@ def test_replay_takes_an_episode_once_and_sends_what_a_learner_does_not_know(tmp
     assert replay.submit(1, 0, episode(1), summary) == (0, summary)
     assert replay.submit(0, 1, episode(2), summary) is None  # Two wait to be learnt.
     assert replay.status()["size"] == 10
-    number = replay.connect(0)
+    number = replay.connect(0, 0)
     got = node.read(f"localhost:{replay._server.port}")
     first = next(got)
     np.testing.assert_array_equal(first["place"], [[number, 0]])
@@ -104,7 +104,7 @@ def test_replay_takes_an_episode_once_and_sends_what_a_learner_does_not_know(tmp
     assert replay.last(0) == (1, summary) and replay.last(1) == (0, summary)
     assert replay.submit(1, 0, episode(1), summary) == (0, summary)
     assert replay.status()["size"] == 15
-    number = replay.connect(1)  # A learner that knows one of the three.
+    number = replay.connect(1, 1)  # A learner that knows one of the three.
     got = node.read(f"localhost:{replay._server.port}")
     for i in (1, 2):
         data = next(got)
@@ -136,7 +136,7 @@ def test_a_record_that_was_cut_off_is_dropped_and_a_damaged_one_is_not(tmp_path)
 
 
 def test_a_half_written_learner_checkpoint_gives_way_to_the_one_before(tmp_path, capsys):
-    from eve_acme.launch.nodes.learner import newest
+    from eve_acme.launch.checkpoint import newest
 
     (tmp_path / "000000000001.pkl").write_bytes(pickle.dumps({"rounds": 1}))
     (tmp_path / "000000000002.pkl").write_bytes(pickle.dumps({"rounds": 2})[:-3])

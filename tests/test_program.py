@@ -1,5 +1,6 @@
 """Distributed runs, as real processes: they end, survive, resume, and say what is wrong."""
 
+import json
 import shutil
 import signal
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from programs import (
     ROOT,
@@ -44,9 +46,11 @@ def test_it_ends_by_itself(tmp_path, kind):
     assert any((out / "tensorboard").iterdir())
     assert len((out / "episodes.csv").read_text().splitlines()) == 31
     check_probe(out)
+    names = ("counter-0", "replay-0", "learner-0", "evaluator-0", "actor-0", "actor-1")
+    for name in (*names, "coordinator-0"):
+        assert f"--- {name} starts" in (out / "logs" / f"{name}.log").read_text()
     if kind == "local_mp":
         assert not [pid for pid in pids(out) if alive(pid)]
-        assert {path.name for path in (out / "logs").iterdir()} >= {"actor-0.log", "learner-0.log"}
 
 
 def test_interrupted_it_saves_and_resumes(tmp_path):
@@ -67,10 +71,13 @@ def test_interrupted_it_saves_and_resumes(tmp_path):
     assert second["learner_updates"] > first["learner_updates"]
     assert second["learner_updates"] == 10 * (5 * total - 16 + 1)
 
-    process = start("--resume", str(out), "--omega", "3")
+    process = start("--resume", str(out), "--omega", "3", "--hidden", "9")
     text = finish(process)
     assert process.returncode == 2
-    assert text.strip() == "eve: omega: got 3.0, allowed is 100000.0 as in --resume DIR"
+    assert text.strip() == (
+        "eve: omega: got 3.0, allowed is 100000.0; hidden: got (9,), allowed is (8,) "
+        "as in --resume DIR"
+    )
 
     path = out / "state" / "counter.journal"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
@@ -128,6 +135,56 @@ def test_a_node_that_cannot_live_ends_the_run(tmp_path):
     code = launch.supervised(run, launch.free_addresses(None), quiet=True)
     assert code == 1
     assert not [pid for pid in pids(run.directory) if alive(pid)]
+
+
+SPOILT = """
+import os
+import dm_env
+import numpy as np
+from dm_env import specs
+
+class Spoilt(dm_env.Environment):
+    def reset(self):
+        return dm_env.restart(np.zeros(2, np.float32))
+
+    def step(self, action):
+        return dm_env.termination(float(os.environ["REWARD"]), np.zeros(2, np.float32))
+
+    def observation_spec(self):
+        return specs.Array((2,), np.float32)
+
+    def action_spec(self):
+        return specs.DiscreteArray(2)
+"""
+
+
+@pytest.mark.parametrize("kind", ["local_mp", "local_mt"])
+def test_a_loss_that_diverges_ends_the_run_at_once(tmp_path, monkeypatch, kind):
+    """A reward of 1e30 is finite, and its square is not in single precision."""
+    (tmp_path / "spoilt.py").write_text(SPOILT)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    monkeypatch.setenv("REWARD", "1")
+    out = tmp_path / "run"
+    words = ["--min-replay", "4", "--hidden", "8", "--launch-type", kind, "--quiet"]
+    process = start("spoilt:Spoilt", *words, "--episodes", "10", "--out", str(out))
+    text = finish(process)
+    assert process.returncode == 0, text
+    good = {path.name: path.read_bytes() for path in (out / "state" / "learner").iterdir()}
+
+    monkeypatch.setenv("REWARD", "1e30")
+    words = ["--resume", str(out), "--episodes", "1000", "--launch-type", kind, "--quiet"]
+    process = start(*words)
+    text = finish(process)
+    assert process.returncode == 1, text
+    (line,) = [line for line in text.splitlines() if "eve: " in line]
+    assert line.startswith("eve: loss: got ") and f"are in {out}/diverged.npz" in line
+    assert f"the last good checkpoint is {out}/state/learner/{max(good)}" in line
+    assert "Traceback" not in text and "started again" not in text
+    after = {path.name: path.read_bytes() for path in (out / "state" / "learner").iterdir()}
+    assert after == good
+    with np.load(out / "diverged.npz") as batch:
+        assert batch["r_t"].max() == np.float32(1e30)
+    assert json.loads((out / "summary.json").read_text())["finished"] is False
 
 
 def test_a_thread_that_cannot_live_ends_the_run(tmp_path):

@@ -90,7 +90,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="a tiny run: that it works, not what")
     parser.add_argument("--all-cores", action="store_true", help="do not pin to one core")
     parser.add_argument(
-        "--tasks", type=_names, metavar="TASK,TASK", help="default: Deep Sea 10, 30, 50; swing-up"
+        "--tasks", type=_names, metavar="TASK,TASK", help="default: those of the benchmark"
     )
     parser.add_argument("--agents", type=_names, metavar="NAME,NAME", help="default: all")
     parser.add_argument("--repeats", type=int, metavar="N", help="turns of each (default: 9)")

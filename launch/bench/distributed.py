@@ -18,15 +18,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-TASK = "catch/0"
+from eve_acme.launch.main import ONE_THREAD
+
+TASKS = ("catch/0", "deep_sea/10")
 WARM_SECONDS, SECONDS = 60.0, 20.0
+WARM_EPISODES, WARM_STEPS = 60, 200
+"""When ours, and stock Acme's, have compiled what they need."""
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Prints the table, and gives what is written as JSON."""
+    """Prints the tables, and gives what is written as JSON."""
     repeats = 1 if args.quick else (args.repeats or 3)
     seconds = 3.0 if args.quick else SECONDS
-    contenders: dict[str, Callable[[pathlib.Path, float], float]] = {
+    return dict(tasks={task: _measure(task, repeats, seconds) for task in args.tasks or TASKS})
+
+
+def _measure(task: str, repeats: int, seconds: float) -> dict[str, Any]:
+    contenders: dict[str, Callable[[str, pathlib.Path, float], float]] = {
         "ours, 2 actors": ours,
         "stock Acme DQN, 2 actors": stock,
         "Reverb alone": raw_reverb,
@@ -35,25 +43,25 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(repeats):
         for name, measure in contenders.items():
-            print(f"turn {turn + 1}/{repeats}: {name}", file=sys.stderr, flush=True)
+            print(f"{task}, turn {turn + 1}/{repeats}: {name}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory(prefix="eve-bench-") as folder:
-                rates[name].append(measure(pathlib.Path(folder), seconds))
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    mine, acme = medians["ours, 2 actors"], medians["stock Acme DQN, 2 actors"]
-    bound = min(medians["Reverb alone"], medians["embedded engine"])
-    print(f"{'':<28}{'rounds/s':>10}{'samples/s':>12}   all turns")
+                rates[name].append(measure(task, pathlib.Path(folder), seconds))
+    medians = {name: max(statistics.median(values), 1e-9) for name, values in rates.items()}
+    print(f"{task:<28}{'rounds/s':>10}{'samples/s':>12}   all turns")
     for name, values in rates.items():
         turns = " ".join(f"{value:.0f}" for value in values)
         print(f"{name:<28}{medians[name]:>10.0f}{120 * medians[name]:>12.0f}   {turns}")
-    print(f"ours / stock Acme: {mine / max(acme, 1e-9):.1f}")
-    print(f"ours / the smaller of Reverb alone and the embedded engine: {mine / bound:.2f}")
-    return dict(task=TASK, rounds_per_second=rates, ours_to_stock=mine / max(acme, 1e-9),
-                ours_to_bound=mine / bound)  # fmt: skip
+    mine, *others = medians.values()
+    ratios = {f"ours / {name}": mine / medians[name] for name in list(rates)[1:]}
+    ratios["ours / the smaller of the last two"] = mine / min(others[1:])
+    for name, ratio in ratios.items():
+        print(f"{name}: {ratio:.2f}")
+    return dict(rounds_per_second=rates, ratios=ratios)
 
 
-def ours(folder: pathlib.Path, seconds: float) -> float:
-    """Rounds a second of `eve launch`, once it learns."""
-    words = ["launch", TASK, "--episodes", "100000", "--quiet", "--out", str(folder / "run")]
+def ours(task: str, folder: pathlib.Path, seconds: float) -> float:
+    """Rounds a second of `eve launch`, once it explores."""
+    words = ["launch", task, "--episodes", "100000", "--quiet", "--out", str(folder / "run")]
     words += ["--replay-megabytes", "1000000", "--burn-in-episodes", "20"]
     process = start(["-m", "eve_acme.launch", *words])
     try:
@@ -63,33 +71,33 @@ def ours(folder: pathlib.Path, seconds: float) -> float:
         end(process)
 
 
-def stock(folder: pathlib.Path, seconds: float) -> float:
+def stock(task: str, folder: pathlib.Path, seconds: float) -> float:
     """Steps a second of Acme's DQN, all actors together: as many rounds, by its rate limiter."""
     # A child of Acme's program imports Acme before anything of ours can repair JAX for it.
     (folder / "sitecustomize.py").write_text("from eve_acme.agent import compat\ncompat.repair()\n")
-    limit = WARM_SECONDS + seconds + 60.0
-    words = ["-m", "eve_acme.launch.bench.stock", TASK, "2", str(limit), str(folder)]
+    limit = WARM_SECONDS * 3 + seconds + 60.0
+    words = ["-m", "eve_acme.launch.bench.stock", task, "2", str(limit), str(folder)]
     process = start(words, PYTHONPATH=f"{folder}:{_root()}")
     try:
-        return _rate(lambda: _steps(folder), seconds, least=200)
+        return _rate(lambda: _steps(folder), seconds)
     finally:
         process.send_signal(signal.SIGTERM)
         end(process)
 
 
-def raw_reverb(folder: pathlib.Path, seconds: float) -> float:
+def raw_reverb(task: str, folder: pathlib.Path, seconds: float) -> float:
     """Rounds a second that a reader gets from a Reverb server in another process."""
     del folder
-    return child("distributed", "_raw_reverb", seconds)
+    return child("distributed", "_raw_reverb", task, seconds)
 
 
-def embedded(folder: pathlib.Path, seconds: float) -> float:
+def embedded(task: str, folder: pathlib.Path, seconds: float) -> float:
     """Rounds a second of the embedded engine."""
     del folder
-    return child("distributed", "_embedded", seconds)
+    return child("distributed", "_embedded", task, seconds)
 
 
-def child(module: str, name: str, *args: float) -> float:
+def child(module: str, name: str, *args: float | str) -> float:
     """What a function gives in a process of its own."""
     code = f"from eve_acme.launch.bench import {module} as m; print(m.{name}{(*args,)})"
     process = start(["-c", code], stdout=subprocess.PIPE)
@@ -97,13 +105,13 @@ def child(module: str, name: str, *args: float) -> float:
     return float(out.decode().split()[-1])
 
 
-def _embedded(seconds: float) -> float:
+def _embedded(task_name: str, seconds: float) -> float:
     from eve_acme.config import EVEConfig
     from eve_acme.embedded import Engine
     from eve_acme.launch import engines, tasks
     from eve_acme.networks import make_networks
 
-    task = tasks.parse(TASK)
+    task = tasks.parse(task_name)
     environment = tasks.compact(task, tasks.load(task, 0))
     config = EVEConfig(burn_in_episodes=20)
     engine = Engine(environment, make_networks(engines.specs(environment), config), config, 0)
@@ -116,13 +124,13 @@ def _embedded(seconds: float) -> float:
     return (engine.env_steps - steps) / (time.monotonic() - start)
 
 
-def _raw_reverb(seconds: float) -> float:
+def _raw_reverb(task_name: str, seconds: float) -> float:
     """A server in a process of its own, filled through our adder, and a reader in this one."""
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    server = context.Process(target=_serve, args=(there,), daemon=True)
+    server = context.Process(target=_serve, args=(task_name, there), daemon=True)
     server.start()
     try:
         import reverb
@@ -144,7 +152,7 @@ def _raw_reverb(seconds: float) -> float:
         server.kill()
 
 
-def _serve(pipe: Any) -> None:
+def _serve(task_name: str, pipe: Any) -> None:
     import reverb
     from acme import specs, wrappers
 
@@ -152,8 +160,8 @@ def _serve(pipe: Any) -> None:
     from eve_acme.config import EVEConfig
     from eve_acme.launch import tasks
 
-    task = tasks.parse(TASK)
-    environment = wrappers.SinglePrecisionWrapper(tasks.load(task, 0))
+    task = tasks.parse(task_name)
+    environment = wrappers.SinglePrecisionWrapper(tasks.compact(task, tasks.load(task, 0)))
     spec = specs.make_environment_spec(environment)
     builder = EVEBuilder(EVEConfig(), limited=False)
     server = reverb.Server(builder.make_replay_tables(spec))
@@ -170,8 +178,7 @@ def _serve(pipe: Any) -> None:
 
 def start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: str) -> Any:
     """Starts Python with these words, in a session of its own."""
-    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    env = {**os.environ, "PYTHONPATH": _root(), "XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = {**os.environ, **ONE_THREAD, "PYTHONPATH": _root(), "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.Popen(
         [sys.executable, *words],
         env={**env, **environment},
@@ -190,31 +197,32 @@ def end(process: Any) -> None:
         process.wait()
 
 
-def _rate(read: Callable[[], int | None], seconds: float, least: int = 100) -> float:
-    """The rate at which a count grows, from when it has reached `least`."""
+def _rate(read: Callable[[], tuple[int, float] | None], seconds: float) -> float:
+    """The rate at which a count grows, from when there is one; 0 if there is none in time."""
     deadline = time.monotonic() + WARM_SECONDS * 3
-    while (read() or 0) < least:
-        if time.monotonic() > deadline:
-            return 0.0
+    first = None
+    while time.monotonic() < deadline:
+        now = read()
+        first = first or now
+        if first and now and now[1] - first[1] >= seconds:
+            return (now[0] - first[0]) / (now[1] - first[1])
         time.sleep(0.1)
-    first, start = read() or 0, time.monotonic()
-    time.sleep(seconds)
-    return ((read() or first) - first) / (time.monotonic() - start)
+    return 0.0
 
 
-def _status(directory: pathlib.Path) -> int | None:
+def _status(directory: pathlib.Path) -> tuple[int, float] | None:
+    """Rounds, and when there were so many."""
     try:
-        return json.loads((directory / "status.json").read_text())["rounds"]
+        status = json.loads((directory / "status.json").read_text())
     except (OSError, ValueError):
         return None
+    warm = status["episodes"] >= WARM_EPISODES and status["rounds"] is not None
+    return (status["rounds"], status["time"]) if warm else None
 
 
-def _steps(directory: pathlib.Path) -> int:
-    total = 0
-    for path in directory.glob("steps-*"):
-        text = path.read_text()
-        total += int(text) if text else 0
-    return total
+def _steps(directory: pathlib.Path) -> tuple[int, float] | None:
+    total = sum(int(path.read_text() or 0) for path in directory.glob("steps-*"))
+    return (total, time.time()) if total >= WARM_STEPS else None
 
 
 def _root() -> str:

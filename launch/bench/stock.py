@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from eve_acme.agent import compat
+from eve_acme.launch.main import ONE_THREAD
 
 compat.repair()
 
@@ -93,7 +94,7 @@ def main() -> None:
     task, actors, seconds, directory = sys.argv[1:]
     sys.argv = sys.argv[:1]
     program = make_program(task, int(actors), directory)
-    environment = dict(PYTHONPATH=os.environ["PYTHONPATH"], XLA_FLAGS=os.environ["XLA_FLAGS"])
+    environment = {name: os.environ[name] for name in ("PYTHONPATH", *ONE_THREAD)}
     resources = {label: PythonProcess(env=environment) for label in program.groups}
     threading.Thread(target=_end_after, args=(float(seconds),), daemon=True).start()
     lp.launch(

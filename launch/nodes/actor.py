@@ -24,7 +24,7 @@ class _Player(Node):
     """An environment, and an agent that acts in it."""
 
     def __init__(self, run: Run, role: str, index: int, learner: Any, evaluation: bool):
-        super().__init__()
+        super().__init__(role, index)
         self._run, self._role, self._index = run, role, index
         self._learner = Remote("learner", learner, self._stop)
         self._evaluation = evaluation

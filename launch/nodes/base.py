@@ -1,6 +1,7 @@
 """What all nodes share: the run they belong to, their seeds, and how they are told to stop."""
 
 import dataclasses
+import os
 import pathlib
 import threading
 import zlib
@@ -73,6 +74,14 @@ def share_compiled(directory: str) -> None:
 
 _NODES: list["Node"] = []
 """The nodes of this process."""
+_LOGS: list[pathlib.Path] = []
+"""Where they log, if they share their output."""
+
+
+def log_apart(folder: pathlib.Path) -> None:
+    """Lets each node of this process log to a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _LOGS[:] = [folder]
 
 
 def finish_all() -> int:
@@ -92,9 +101,19 @@ def finish_first() -> None:
 class Node:
     """A node's face towards the others. Public methods can be called from other processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: str, index: int = 0) -> None:
+        self._name = f"{role}-{index}"
         self._stop = threading.Event()
         _NODES.append(self)
+        self._say(f"--- {self._name} starts, process {os.getpid()}")
+
+    def _say(self, text: str) -> None:
+        """A line for the node's log, which is what its process prints if it has one."""
+        if _LOGS:
+            with open(_LOGS[0] / f"{self._name}.log", "a") as file:
+                print(text, file=file)
+        else:
+            print(text, flush=True)
 
     def finish(self) -> None:
         """Tells the node to stop; it saves what it has, and ends."""

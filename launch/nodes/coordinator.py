@@ -23,7 +23,7 @@ class Coordinator(Node):
     """Looks at the other nodes twice a second."""
 
     def __init__(self, run: Run, counter: Any, replay: Any, learner: Any, evaluator: Any):
-        super().__init__()
+        super().__init__("coordinator")
         self._run = run
         clients = dict(counter=counter, replay=replay, learner=learner, evaluator=evaluator)
         self._nodes = {
@@ -35,13 +35,14 @@ class Coordinator(Node):
         self._steps = 0
         self._by_actor: collections.Counter[int] = collections.Counter()
         self._moved: dict[str, tuple[Any, float]] = {}
+        self._failed: str | None = None  # Why the learner cannot go on, started anew or not.
 
     def run(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):
             seen = self._look()
             status = self._status(seen)
             self._log.status(status)
-            if self._over():
+            if self._failed or self._over():
                 break
         self._settle()
         self._end()
@@ -55,6 +56,7 @@ class Coordinator(Node):
             "evaluator": self._ask("evaluator", "status"),
             "silence": self._ask("counter", "silence"),
         }
+        self._failed = (seen["learner"] or {}).get("failed")
         for episode in self._ask("counter", "episodes", len(self._recorder.returns)) or ():
             self._recorder.count(
                 episode["length"], episode["total"], episode["bad"], episode["treasure"]
@@ -147,7 +149,8 @@ class Coordinator(Node):
             self._ask("counter", "close")
             reported = reported or self._report_all()
             replay = self._ask("replay", "status")
-            if reported and replay is not None and not replay["waiting"]:
+            learner = self._ask("learner", "status") or {}
+            if reported and (learner.get("failed") or (replay and not replay["waiting"])):
                 return
             time.sleep(0.1)
 
@@ -167,7 +170,7 @@ class Coordinator(Node):
         seen = self._look()
         self._log.status(self._status(seen))
         self._log.close()
-        write_results(self._run, self._recorder, seen, self._over())
+        write_results(self._run, self._recorder, seen, self._over() and not self._failed)
         for name in ("evaluator", "learner", "replay", "counter"):
             self._ask(name, "finish")
         finish_all()  # As threads of one process, actors are told so too.
@@ -196,6 +199,7 @@ def write_results(run: Run, recorder: Recorder, seen: dict[str, Any], finished: 
         seed=plan.seed,
         actors=run.actors,
         finished=finished,
+        failed=learner.get("failed"),
         env_steps=steps,
         learner_updates=(learner.get("rounds") or 0) * plan.config.batches_per_step,
         n=learner.get("n"),

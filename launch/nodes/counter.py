@@ -28,7 +28,7 @@ class Counter(Node):
     """Counts episodes; what it was told is on disk before it answers."""
 
     def __init__(self, run: Run):
-        super().__init__()
+        super().__init__("counter")
         self._limit = run.plan.episodes
         self._actors = run.actors
         self._lock = threading.Lock()

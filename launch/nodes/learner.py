@@ -1,37 +1,37 @@
 """The learner node: reads every episode once, learns as lock-step would, serves the posterior."""
 
-import contextlib
-import pathlib
 import pickle
+import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
 import numpy as np
 
-from eve_acme.launch.checkpoint import save_agent
+from eve_acme.checks import Diverged
+from eve_acme.launch.checkpoint import checkpoints, keep_batch, newest, save_agent
 from eve_acme.launch.nodes import replay as replay_node
-from eve_acme.launch.nodes.base import (
-    Node,
-    Run,
-    key_of,
-    make_environment,
-    make_network,
-    seed_of,
-)
+from eve_acme.launch.nodes.base import Node, Run, key_of, make_environment, make_network, seed_of
 from eve_acme.launch.recorder import write_atomically
 from eve_acme.launch.remote import Remote, Stopped
+from eve_acme.types import ReplayFull, Rounds
 
 CHECKPOINT_SECONDS = 10.0
 KEPT = 3
+LOOK_SECONDS = 0.2
 CHECK_SECONDS = 1.0
 SILENCE_SECONDS = 25.0
+AHEAD = 2
+"""Calls' worth of rounds that are drawn while others are learnt."""
 
 
 class Learner(Node):
     """Around `EVELearner`: its data, its checkpoints, its end.
+
+    One thread reads episodes and draws their rounds, one learns them, and the node's own tells
+    replay what was learnt, and saves: none of that waits for another.
 
     Its memory is not part of a checkpoint: a learner that comes back reads all episodes again, and
     then learns the rounds that its checkpoint does not have.
@@ -43,7 +43,7 @@ class Learner(Node):
         from eve_acme.agent.learner import EVELearner
         from eve_acme.embedded.replay import Draws, Replay, Windows
 
-        super().__init__()
+        super().__init__("learner")
         self._counter = Remote("counter", counter, self._stop)
         self._replay = Remote("replay", replay, self._stop)
         self._reverb = reverb_address.resolve()
@@ -61,7 +61,7 @@ class Learner(Node):
             config=config,
             network=make_network(run, environment),
             random_key=key_of(run.plan.seed, "learner", 0),
-            dataset=self._rounds(),
+            dataset=self._ready(),
             most_steps=self._memory.most,  # A step takes far less here than an item in Reverb.
             episodes_so_far=self._episodes,
             logger=loggers.NoOpLogger(),
@@ -69,10 +69,14 @@ class Learner(Node):
         saved = newest(self._directory)
         if saved is not None:
             self._learner.restore(saved)
-        part = 1 + self._learner.rounds
+        self._drawn = self._learner.rounds
+        part = 1 + self._drawn
         rng = np.random.default_rng(seed_of(run.plan.seed, "learner", 0, part))
         shape = (config.batches_per_step, config.batch_size)
         self._draws = Draws(self._memory, rng, shape, config.newest)
+        self._queue: queue.Queue[tuple[Rounds | None, int]] = queue.Queue(AHEAD)
+        self._episodes_learnt = 0
+        self._learnt = threading.Event()
         self._waiting: str | None = None
         self._served = self._served_bytes = 0
         self._life: str | None = None
@@ -80,6 +84,7 @@ class Learner(Node):
         self._next_check = 0.0
         self._heard = time.monotonic()
         self._error: BaseException | None = None
+        self._failed: str | None = None
 
     def get_variables(self, names: list[str]) -> list[Any]:
         """The posterior, for actors."""
@@ -94,47 +99,90 @@ class Learner(Node):
 
     def status(self) -> dict[str, Any]:
         """How far it is, and what it waits for."""
-        metrics = self._learner.metrics
+        metrics = self._learner.metrics._asdict() if self._learner.metrics else {}
         return dict(
             rounds=self._learner.rounds,
             n=self._learner.n,
             steps_read=self._memory.size,
             waiting=self._waiting,
+            failed=self._failed,
             posteriors_served=self._served,
             posterior_bytes=self._served_bytes,
-            **({k: float(v) for k, v in metrics._asdict().items()} if metrics else {}),
+            **{name: float(x) for name, x in metrics.items() if np.isfinite(x)},  # As JSON has it.
         )
 
     def save(self) -> None:
-        """Writes a checkpoint, and the agent as `eve_acme.load` reads it."""
+        """Writes a checkpoint, and the agent as `eve_acme.load` reads it; none of what failed."""
+        with self._saving:
+            if self._failed is None:
+                self._watched(self._save)
+
+    def _save(self) -> None:
         from eve_acme.agent.actor import POSTERIOR
 
-        with self._saving:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            saved = self._learner.save()
-            name = f"{saved['rounds']:012d}.pkl"
-            write_atomically(self._directory / name, pickle.dumps(saved, protocol=5))
-            for old in checkpoints(self._directory)[:-KEPT]:
-                old.unlink()
-            posterior = self._learner.get_variables([POSTERIOR])[0]
-            save_agent(self._run.directory, self._config, posterior, self._environment)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        saved = self._learner.save()
+        name = f"{saved['rounds']:012d}.pkl"
+        write_atomically(self._directory / name, pickle.dumps(saved, protocol=5))
+        for old in checkpoints(self._directory)[:-KEPT]:
+            old.unlink()
+        posterior = self._learner.get_variables([POSTERIOR])[0]
+        save_agent(self._run.directory, self._config, posterior, self._environment)
 
     def run(self) -> None:
-        worker = threading.Thread(target=self._learn, daemon=True)
-        worker.start()
-        with contextlib.suppress(Stopped):
-            while worker.is_alive() and not self._stop.wait(0.2):
-                self._check_replay()
+        workers = [
+            threading.Thread(target=self._watched, args=(work,), daemon=True)
+            for work in (self._draw, self._learn)
+        ]
+        for worker in workers:
+            worker.start()
+        self._watched(self._mind)
+        if self._failed is not None:
+            self._say(self._failed)
+            self._stop.wait()  # Until the coordinator has seen it, and has ended the run.
+        for worker in workers:
+            worker.join(timeout=0.5)  # It may wait for data that does not come; nothing is lost.
+        if self._error is None:
+            self.save()
         if self._error is not None:
             raise self._error
-        worker.join(timeout=0.5)  # It may wait for data that does not come; nothing is lost.
-        self.save()
+
+    def _watched(self, work: Callable[[], None]) -> None:
+        """Does some work, and notes why it ended: what starting anew may mend, and what not."""
+        try:
+            work()
+        except Stopped:
+            pass
+        except Diverged as error:
+            good = checkpoints(self._directory)
+            self._failed = keep_batch(error, self._run.directory, good[-1] if good else None)
+        except ReplayFull as error:
+            self._failed = f"{error}; with more room, eve launch --resume {self._run.directory}"
+        except BaseException as error:
+            if not self._stop.is_set():
+                self._error = error
+
+    @property
+    def _working(self) -> bool:
+        return not self._stop.is_set() and self._error is None and self._failed is None
+
+    def _mind(self) -> None:
+        """What is to be done beside learning."""
+        next_save = time.monotonic() + CHECKPOINT_SECONDS
+        while self._working:
+            if self._learnt.wait(LOOK_SECONDS):
+                self._learnt.clear()
+                self._replay.learnt(self._episodes_learnt)
+            self._check_replay()
+            if time.monotonic() > next_save:
+                self.save()
+                next_save = time.monotonic() + CHECKPOINT_SECONDS
 
     def _check_replay(self) -> None:
         """While it waits for an episode: is replay still the one that was told what to send?
 
         One that was started anew does not know, and its Reverb server is found again without a
-        word. Raises if it is the same and has episodes, but nothing comes: what waits for a
+        word. Raises if it is the same and has more episodes, but nothing comes: what waits for a
         connection that a lost host did not close cannot be called back, so the node starts again.
         """
         if self._waiting is None or self._life is None or time.monotonic() < self._next_check:
@@ -143,60 +191,77 @@ class Learner(Node):
         status = self._replay.status()
         if status["life"] != self._life:
             self._connect()
-        elif status["waiting"] and time.monotonic() - self._heard > SILENCE_SECONDS:
+        elif (
+            status["episodes"] > self._episodes_read
+            and time.monotonic() - self._heard > SILENCE_SECONDS
+        ):
             raise RuntimeError(f"nothing came from replay for {SILENCE_SECONDS:.0f} s")
 
     def _connect(self) -> None:
         """Tells replay what to send, and notes which replay that was."""
         life = self._replay.status()["life"]
-        self._feed = self._replay.connect(self._episodes_read)
+        self._feed = self._replay.connect(self._episodes_read, self._episodes_learnt)
         self._life, self._heard = life, time.monotonic()
 
     def _learn(self) -> None:
-        saved = time.monotonic()
-        try:
-            while not self._stop.is_set():
-                self._learner.learn()
-                if time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    self.save()
-                    saved = time.monotonic()
-        except (Stopped, StopIteration):
-            pass
-        except BaseException as error:
-            if not self._stop.is_set():
-                self._error = error
+        while self._working:
+            self._learner.learn()
 
-    def _rounds(self) -> Iterator[Any]:
-        """The rounds of all episodes, through the deaths of the replay node."""
+    def _ready(self) -> Iterator[Rounds]:
+        """The rounds as they were drawn. Who asks for more has learnt those before."""
+        while True:
+            rounds, episodes = self._patient(self._queue.get)
+            if rounds is not None:
+                yield rounds
+            elif episodes > self._episodes_learnt:
+                self._episodes_learnt = episodes
+                self._learnt.set()
+
+    def _draw(self) -> None:
+        for item in self._rounds():
+            self._patient(lambda timeout, item=item: self._queue.put(item, timeout=timeout))
+
+    def _patient(self, use: Callable[..., Any]) -> Any:
+        """Uses the queue as soon as it can be used; raises Stopped."""
+        while self._working:
+            try:
+                return use(timeout=LOOK_SECONDS)
+            except (queue.Empty, queue.Full):
+                continue
+        raise Stopped("there is nothing more to learn")
+
+    def _rounds(self) -> Iterator[tuple[Rounds | None, int]]:
+        """The rounds of all episodes, through the deaths of the replay node; at an episode's end
+        None, and how many episodes that makes."""
         while not self._stop.is_set():
             self._waiting = "replay does not answer"
             self._connect()
             episodes = replay_node.read(self._reverb)
             while not self._stop.is_set():
-                self._waiting = "no episode: it waits for actors"
+                self._waiting, self._heard = "no episode: it waits for actors", time.monotonic()
                 try:
                     episode = next(episodes)
                 except Exception as error:  # TensorFlow has a class for each way of losing it.
-                    print(f"learner: replay went away ({str(error)[:200]})", flush=True)
+                    self._say(f"replay went away ({str(error)[:200]})")
                     break
-                self._waiting, self._heard = None, time.monotonic()
+                self._waiting = None
                 feed, i = (int(x) for x in episode["place"][0])
                 if feed != self._feed or i < self._episodes_read:
                     continue
                 if i > self._episodes_read:
-                    print(f"learner: got episode {i} for {self._episodes_read}", flush=True)
+                    self._say(f"got episode {i} for {self._episodes_read}")
                     break
-                yield from self._rounds_of(episode)
+                for rounds in self._rounds_of(episode):
+                    yield rounds, i
                 self._episodes_read += 1
-                self._replay.learnt(self._episodes_read)
-                self._heard = time.monotonic()
+                yield None, self._episodes_read
             self._life = None
             episodes.close()
             self._stop.wait(0.2)
 
-    def _rounds_of(self, episode: dict[str, Any]) -> Iterator[Any]:
+    def _rounds_of(self, episode: dict[str, Any]) -> Iterator[Rounds]:
         """Step by step into memory; after each step the rounds that are due are drawn, as in
-        lock-step, and learnt several at a time."""
+        lock-step, to be learnt several at a time."""
         import jax
 
         from eve_acme.agent.replay import rounds_due
@@ -215,7 +280,8 @@ class Learner(Node):
             for transition in transitions:
                 self._memory.add(transition)
             due = rounds_due(config, self._memory.size)
-            while self._learner.rounds + draws.waiting < due:
+            while self._drawn < due:
+                self._drawn += 1
                 if draws.draw(len(transitions)):
                     yield draws.take()
         if draws.waiting:
@@ -228,18 +294,3 @@ class Learner(Node):
         ended = self._counter.totals()["ended"]
         self._burning_in = ended < self._config.burn_in_episodes
         return ended
-
-
-def checkpoints(directory: pathlib.Path) -> list[pathlib.Path]:
-    """A learner's checkpoints, the oldest first."""
-    return sorted(directory.glob("[0-9]*.pkl"))
-
-
-def newest(directory: pathlib.Path) -> Any:
-    """The newest checkpoint that can be read; None if there is none."""
-    for path in reversed(checkpoints(directory)):
-        try:
-            return pickle.loads(path.read_bytes())
-        except Exception as error:  # Whatever a damaged pickle may raise.
-            print(f"learner: {path} cannot be read ({error!r}); trying the one before", flush=True)
-    return None

@@ -33,7 +33,7 @@ class Replay(Node):
     def __init__(self, run: Run, reverb_address: Any):
         import reverb
 
-        super().__init__()
+        super().__init__("replay")
         _, environment = make_environment(run, seed=0)
         self._server = reverb.Server(
             [reverb.Table.queue(QUEUE, max_size=1, signature=signature(environment))],
@@ -86,15 +86,15 @@ class Replay(Node):
         """The newest episode that an actor has handed over: its index and summary."""
         return self._last.get(actor)
 
-    def connect(self, known: int) -> int:
-        """A learner that knows so many episodes is to be sent the others; gives the feed's number.
+    def connect(self, known: int, learnt: int) -> int:
+        """A learner that has read and learnt so many is to be sent the others; the feed's number.
 
         What an earlier feed has left in the queue bears that feed's number.
         """
         self._client.reset(QUEUE)
         with self._changed:
             number = 1 + (self._feeding[0] if self._feeding else 0)
-            self._feeding, self._learnt = (number, known), known
+            self._feeding, self._learnt = (number, known), learnt
             self._changed.notify_all()
         return number
 
@@ -109,6 +109,7 @@ class Replay(Node):
         return dict(
             size=self._steps,
             bytes=self._journal.end,
+            episodes=self._episodes(),
             waiting=self._episodes() - self._learnt,
             life=self._life,
         )

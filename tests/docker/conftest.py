@@ -4,6 +4,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import time
 
 import pytest
 
@@ -32,13 +33,16 @@ def work():
 @pytest.fixture(scope="session")
 def image(work):
     """The folder of an engine that has the image."""
+    started = time.monotonic()
     engine_lib.install()
     engine = engine_lib.Engine(work / "one")
     try:
         engine.start()
         if engine.docker("image", "inspect", "python:3.10-slim", check=False).returncode:
             engine_lib.make_base(engine, work)
+        print(f"base image after {time.monotonic() - started:.0f} s")
         engine_lib.build(engine, ROOT)
+        print(f"image after {time.monotonic() - started:.0f} s")
         engine.docker("container", "prune", "-f")
     finally:
         engine.stop()

@@ -143,8 +143,9 @@ def remove(folder: pathlib.Path) -> None:
 
 def make_base(engine: Engine, work: pathlib.Path) -> None:
     """A stand-in for python:3.10-slim where none can be pulled: Debian and this Python."""
-    if engine.docker("pull", "python:3.10-slim", check=False, timeout=120).returncode == 0:
-        return
+    with contextlib.suppress(subprocess.TimeoutExpired):  # A registry that is out of reach.
+        if engine.docker("pull", "python:3.10-slim", check=False, timeout=60).returncode == 0:
+            return
     root = work / "rootfs"
     mirror = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Codename: bookworm"],
