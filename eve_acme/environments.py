@@ -94,8 +94,11 @@ def with_discrete_actions(environment: dm_env.Environment) -> dm_env.Environment
         return environment
     integer = isinstance(spec, specs.Array) and np.issubdtype(spec.dtype, np.integer)
     if not integer or spec.shape != () or not isinstance(spec, specs.BoundedArray):
+        why = "without bounds nobody can count them" if integer else "EVE has no continuous actions"
+        if integer and spec.shape != ():
+            why = "EVE takes one action a step"
         raise InputError(
             f"actions: got {spec}, allowed is one choice of finitely many (DiscreteArray, or a "
-            "BoundedArray of one integer); EVE has no continuous actions"
+            f"BoundedArray of one integer); {why}"
         )
     return BoundedActions(environment)

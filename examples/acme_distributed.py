@@ -50,17 +50,16 @@ def make_program(directory: str, steps: int, actors: int) -> lp.Program:
     ).build()
 
 
-def main(steps: int = 2000, actors: int = 2) -> list[float]:
-    """Trains; gives the returns of all episodes, one actor's after the other's."""
+def main(steps: int = 2000, actors: int = 2) -> list[list[float]]:
+    """Trains; gives the returns of each actor's episodes."""
     with tempfile.TemporaryDirectory() as directory:
         program = make_program(directory, steps, actors)
         lp.launch(program, launch_type="local_mp", terminal="current_terminal").wait()
         files = sorted(pathlib.Path(directory).glob("logs/*/logs.csv"))
-        return [
-            float(row["episode_return"]) for path in files for row in csv.DictReader(open(path))
-        ]
+        return [[float(row["episode_return"]) for row in csv.DictReader(open(p))] for p in files]
 
 
 if __name__ == "__main__":
-    returns = main(*map(int, sys.argv[1:]))
-    print(f"{len(returns)} episodes, mean return of the last 20: {sum(returns[-20:]) / 20:.2f}")
+    for i, returns in enumerate(main(*map(int, sys.argv[1:]))):
+        mean = sum(returns[-20:]) / max(1, len(returns[-20:]))
+        print(f"actor {i}: {len(returns)} episodes, mean return of the last 20: {mean:.2f}")

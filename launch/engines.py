@@ -32,9 +32,7 @@ def make(plan: Plan) -> Any:
     try:
         network = make_networks(specs(environment), plan.config)
         if plan.engine == "acme":
-            from eve_acme.agent.run import AcmeEngine
-
-            engine = AcmeEngine(environment, network, plan.config, plan.seed)
+            engine = _acme_engine()(environment, network, plan.config, plan.seed)
         else:
             from eve_acme.embedded import Engine
 
@@ -45,6 +43,18 @@ def make(plan: Plan) -> Any:
             engine.close()
         raise UsageError(str(error)) from None
     return engine
+
+
+def _acme_engine() -> Any:
+    """The class, which needs what a plain install leaves out."""
+    try:
+        from eve_acme.agent.run import AcmeEngine
+    except ImportError as error:
+        raise UsageError(
+            "engine: got 'acme', allowed once its packages are there (Python 3.10 and "
+            f"pip install '.[acme]'): {error}"
+        ) from None
+    return AcmeEngine
 
 
 def specs(environment: Any) -> Any:

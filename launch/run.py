@@ -137,9 +137,14 @@ class _Run:
                 # Whoever finds a summary finds that of the run's last end.
                 (self._directory / "summary.json").unlink(missing_ok=True)
                 try:
-                    self._play(quiet)
-                except ReplayFull as error:
-                    full = error
+                    try:
+                        self._play(quiet)
+                    except ReplayFull as error:
+                        full = error
+                    self._checkpoint()  # Looks at the last losses before a summary is written.
+                except (InputError, Diverged):
+                    self._recorder.write_results(self._directory, self._engine.environment)
+                    raise
                 self._write()
         finally:
             for number, handler in handlers.items():
@@ -218,7 +223,6 @@ class _Run:
         title = f"{plan.label} on {plan.task}, seed {plan.seed}"
         if recorder.returns:
             plots.write_curve(self._directory / "curve.png", recorder, title)
-        self._checkpoint()
         _show(title, summary, self._directory, (self._directory / checkpoint.LINK).exists())
 
 

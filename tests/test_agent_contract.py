@@ -1,6 +1,7 @@
 """Both Acmes' builder interfaces: their signatures, and 0.4.0's distributed layout at work."""
 
 import inspect
+import itertools
 import threading
 
 import jax
@@ -13,6 +14,7 @@ from bsuite.environments.catch import Catch
 
 from eve_acme import EVEBuilder, EVEConfig, make_networks
 from eve_acme.agent.adapter import Acme040Builder
+from eve_acme.types import Rounds, Transition
 
 HEAD = {
     # What the development head's drivers give, in their order: acme/agents/jax/builders.py there.
@@ -40,6 +42,46 @@ def test_the_builder_takes_what_heads_drivers_give(name):
         assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         if word.endswith("="):  # A driver may leave it out.
             assert parameter.default in (None, False)
+
+
+@pytest.mark.parametrize("n_step,subsample", [(1, False), (3, False), (1, True), (5, True)])
+def test_heads_run_experiment_never_waits_for_a_part_of_a_round(n_step, subsample):
+    """It waits for the reader, for ever, as long as half of the limiter's span can be sampled.
+
+    What can be sampled must then be a whole round, or its one thread stands still. Bounds that are
+    not finite (a table without a ratio) do not even become a number of samples there.
+    """
+    config = EVEConfig(n_step=n_step, subsample=subsample, min_replay=16)
+    spec = specs.make_environment_spec(wrappers.SinglePrecisionWrapper(Catch()))
+    for table in EVEBuilder(config).make_replay_tables(spec, None):
+        limiter = table.info.rate_limiter_info
+        assert int((limiter.max_diff - limiter.min_diff) / 2) >= 10 * 12
+
+
+def test_a_step_takes_one_element_of_the_dataset_as_heads_run_experiment_asserts():
+    config = EVEConfig(batch_size=4, batches_per_step=2, hidden=(4,))
+    spec = specs.make_environment_spec(wrappers.SinglePrecisionWrapper(Catch()))
+    shape = (1, 2, 4)
+    boards, numbers = np.zeros((*shape, 10, 5), np.float32), np.zeros(shape, np.float32)
+    batches = Transition(
+        o_tm1=boards,
+        a_tm1=np.zeros(shape, np.int32),
+        r_t=numbers,
+        discount_t=numbers,
+        o_t=boards,
+    )
+    taken = itertools.count()
+    dataset = (Rounds(batches=batches, steps=np.array([128], np.int32), due=1) for _ in taken)
+    learner = EVEBuilder(config).make_learner(
+        jax.random.PRNGKey(0),
+        make_networks(spec, config),
+        dataset,
+        lambda label, steps_key=None, instance=None: loggers.NoOpLogger(),
+        spec,
+    )
+    for _ in range(3):
+        learner.step()
+    assert next(taken) == 3
 
 
 def _of_040():

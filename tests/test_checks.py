@@ -197,3 +197,6 @@ def test_a_run_that_diverges_keeps_its_checkpoint_and_says_so(tmp_path, capsys, 
     with np.load(out / "diverged.npz") as batch:
         assert batch["r_t"].max() == np.float32(1e30)
     assert json.loads((out / "config.json").read_text())["task"] == "bandit/0"
+    # What was played stays; nothing says that the run has ended well.
+    assert int((out / "results.csv").read_text().split()[-1].split(",")[1]) > 10
+    assert not (out / "summary.json").exists()

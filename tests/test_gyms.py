@@ -124,16 +124,16 @@ def test_bounded_integer_actions_are_numbered_from_zero():
 
 
 @pytest.mark.parametrize(
-    "spec",
+    "spec,why",
     [
-        specs.BoundedArray((1,), np.float32, -1, 1),
-        specs.BoundedArray((), np.float32, -1, 1),
-        specs.Array((), np.int32),  # Without bounds there is no number of actions.
-        specs.BoundedArray((2,), np.int32, 0, 1),
+        (specs.BoundedArray((1,), np.float32, -1, 1), "EVE has no continuous actions"),
+        (specs.BoundedArray((), np.float32, -1, 1), "EVE has no continuous actions"),
+        (specs.Array((), np.int32), "without bounds nobody can count them"),
+        (specs.BoundedArray((2,), np.int32, 0, 1), "EVE takes one action a step"),
     ],
 )
-def test_other_actions_are_refused(spec):
-    with pytest.raises(InputError, match=r"actions: got .*no continuous actions"):
+def test_other_actions_are_refused(spec, why):
+    with pytest.raises(InputError, match=rf"actions: got .*finitely many .*; {why}$"):
         with_discrete_actions(_Actions(spec))
 
 

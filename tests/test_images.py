@@ -181,16 +181,22 @@ class Spot(dm_env.Environment):
         return dm_env.termination(reward, np.zeros((8, 12, 1), np.uint8))
 
 
-def test_convolutions_learn_from_images():
-    """Of 63 places no image shows the same twice in the same noise; chance is a third."""
+@pytest.mark.parametrize("torso,episodes", [("dqn", 120), ("impala", 70)])
+def test_convolutions_learn_from_images(torso, episodes):
+    """Of 63 places no image shows the same twice in the same noise; chance is a third.
+
+    Impala's gradients take most of their time to compile: as many episodes as show it.
+    """
     environment = Spot()
     spec = types.SimpleNamespace(
         actions=environment.action_spec(), observations=environment.observation_spec()
     )
-    config = EVEConfig(hidden=(32,), burn_in_episodes=20, min_replay=20, batches_per_step=2)
+    config = EVEConfig(
+        torso=torso, hidden=(32,), burn_in_episodes=20, min_replay=20, batches_per_step=2
+    )
     engine = Engine(environment, make_networks(spec, config), config, seed=0)
-    returns = [episode.total for episode in engine.episodes_until(120)]
-    assert np.mean(returns[-40:]) > 0.8
+    returns = [episode.total for episode in engine.episodes_until(episodes)]
+    assert np.mean(returns[-30:]) > 0.8
 
 
 def test_parameters_may_be_any_tree():

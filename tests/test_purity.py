@@ -50,3 +50,12 @@ def test_the_engines_do_not_import_each_other():
         "print(any(name.startswith('eve_acme.embedded') for name in sys.modules))"
     )
     assert _run(code).stdout.strip().splitlines()[-1] == "False"
+
+
+def test_the_engine_of_acme_without_its_packages_is_refused_in_one_line(tmp_path):
+    words = ["run", "bandit/0", "--engine", "acme", "--out", str(tmp_path / "out")]
+    code = f"from eve_acme.launch.main import main\nsys.exit(main({words!r}))"
+    done = _run(_blocking(["acme", "reverb"]) + code)
+    assert done.returncode == 2
+    assert "eve: engine: got 'acme', allowed once its packages are there" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -29,7 +29,8 @@ class EVEBuilder:
       episodes_so_far: episodes of the whole run, which end burn-in. By default an actor knows
         only its own, and the learner reads its counter.
       limited: whether replay holds the ratio of samples to inserts, as it must wherever actors and
-        learner run freely. A driver that keeps the ratio itself may turn it off.
+        learner run freely. A driver that keeps the ratio itself may turn it off; head's
+        `run_experiment` may not, since it learns by what the limiter's bounds allow.
     """
 
     def __init__(
