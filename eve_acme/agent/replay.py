@@ -84,7 +84,12 @@ def make_tables(
         sampler=reverb.selectors.Lifo(),
         remover=reverb.selectors.Fifo(),
         max_size=1,
-        rate_limiter=reverb.rate_limiters.MinSize(1),
+        # It never holds anybody back. Its bounds are finite, since Acme's drivers count with them.
+        rate_limiter=reverb.rate_limiters.SampleToInsertRatio(
+            samples_per_insert=float(rounds_per_item(config)),
+            min_size_to_sample=1,
+            error_buffer=(-1e9, 9e8),
+        ),
         signature=signature,
     )
     return [transitions, newest] if config.newest else [transitions]
