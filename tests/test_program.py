@@ -176,10 +176,11 @@ def test_a_loss_that_diverges_ends_the_run_at_once(tmp_path, monkeypatch, kind):
     process = start(*words)
     text = finish(process)
     assert process.returncode == 1, text
-    (line,) = [line for line in text.splitlines() if "eve: " in line]
+    # (A busy machine may be told before that a node is slow to answer.)
+    (line,) = [line for line in text.splitlines() if line.startswith("eve: loss: ")]
     assert line.startswith("eve: loss: got ") and f"are in {out}/diverged.npz" in line
     assert f"the last good checkpoint is {out}/state/learner/{max(good)}" in line
-    assert "Traceback" not in text and "started again" not in text
+    assert "Traceback" not in text and "started again" not in text and "died" not in text
     after = {path.name: path.read_bytes() for path in (out / "state" / "learner").iterdir()}
     assert after == good
     with np.load(out / "diverged.npz") as batch:
