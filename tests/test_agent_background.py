@@ -70,7 +70,7 @@ def test_a_signal_handler_may_save_while_a_step_holds_the_lock():
         heard.set()
         saved.append(learner.save())
 
-    config = EVEConfig(batches_per_step=1, batch_size=1, min_replay=1)
+    config = EVEConfig(batches_per_step=1, batch_size=1, newest=False, min_replay=1)
     learner = EVELearner(config, network, jax.random.PRNGKey(0), iter([_round()]), most_steps=9)
     learner._guard = SignalWithinTheLock()
     before = signal.signal(signal.SIGUSR2, handler)
