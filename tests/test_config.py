@@ -43,6 +43,8 @@ def test_variants_that_do_not_go_together_are_refused():
         with pytest.raises(ConfigError, match="fisher: got 'none', allowed with bootstrap 'mean'"):
             EVEConfig(fisher="none", **wanting)
     assert EVEConfig(fisher="none", bootstrap="mean", acting="greedy").fisher == "none"
+    with pytest.raises(ConfigError, match="newest: got True, allowed with batch_size 1 is False"):
+        EVEConfig(batch_size=1)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -67,3 +69,4 @@ def test_the_paper_preset_is_the_printed_algorithm():
     config = EVEConfig(**PRESETS["paper"])
     assert (config.first_layer, config.prior, config.fisher) == ("shared", "paper", "batch_sum")
     assert (config.predictive, config.bootstrap_sample) == ("network", "batch")
+    assert not config.newest and not config.doubts
