@@ -22,12 +22,12 @@ import numpy as np
 
 from eve_acme import fisher as fisher_lib
 from eve_acme import update
+from eve_acme.adam import B1, B2
 from eve_acme.config import EVEConfig
 from eve_acme.networks import TABLE, Network
 from eve_acme.posterior import Posterior
 from eve_acme.rowwise import first_places
 from eve_acme.types import Array, Params, Transition
-from eve_acme.update import B1, B2
 
 SETTLED = 20_000
 """Steps after which Adam's bias corrections are 1 in float32."""

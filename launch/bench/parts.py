@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from eve_acme import adam as adam_lib
 from eve_acme import fisher as fisher_lib
 from eve_acme import layers, update
 from eve_acme.embedded import Engine
@@ -123,7 +124,7 @@ def _pieces(engine: Engine) -> dict[str, Callable[[], Any]]:
         def one(carry: Any, scale: Any) -> Any:
             params, moments = carry
             scaled = jax.tree_util.tree_map(lambda g: scale * g, gradient)
-            return update.adam_step(config, scaled, moments, params), None
+            return adam_lib.adam_step(config, scaled, moments, params), None
 
         return jax.lax.scan(one, (state.params, state.optimizer), batches.r_t[:, 0])[0]
 
