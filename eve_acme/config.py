@@ -102,7 +102,9 @@ class EVEConfig:
     batch_size: int = option(12, "transitions in a minibatch", 1, 1_000_000)
     batches_per_step: int = option(10, "minibatches for each environment step", 1, 100_000)
     newest: bool = option(
-        True, "put the newest transition into every minibatch (False: uniform draws alone)"
+        True,
+        "put the newest transition into every minibatch (False: uniform draws alone); for one-hot "
+        "inputs",
     )
     target_period: int = option(4, "minibatches between target network updates", 1, 10**9)
     min_replay: int = option(128, "steps in replay before learning starts", 1, 10**9)

@@ -16,7 +16,7 @@ from bsuite.environments.catch import Catch
 
 from eve_acme import EVEBuilder, EVEConfig, make_networks
 
-CONFIG = EVEConfig(min_replay=1, batch_size=32, newest=False)
+CONFIG = EVEConfig(min_replay=1, batch_size=32)
 
 
 def record(environment: dm_env.Environment, directory: str, episodes: int) -> str:

@@ -133,19 +133,23 @@ def test_round_has_the_shapes_and_dtypes_of_the_learner():
 
 
 @pytest.mark.parametrize("newest", [False, True])
-def test_the_newest_transition_is_first_in_every_minibatch(newest):
+@pytest.mark.parametrize("index", [False, True])
+def test_the_newest_index_is_first_in_every_minibatch(newest, index):
+    """With one-hot inputs alone."""
     config = EVEConfig(min_replay=1, batches_per_step=40, batch_size=2, newest=newest)
-    server, client = serve(config)
-    adder = replay.Adder(client, config, SPEC)
-    start, steps = random_episode(np.random.default_rng(0), 0, 6, truncated=False)
-    adder.add_first(start)
-    for number, (action, after) in enumerate(steps):
-        adder.add(action, after)
+    numbers = (specs.BoundedArray if index else specs.Array)((), np.int32, *[0, 9] * index)
+    spec = SPEC._replace(observations=numbers)
+    server = reverb.Server(replay.make_tables(config, spec, limited=False))
+    client = server.localhost_client()
+    adder = replay.Adder(client, config, spec)
+    adder.add_first(dm_env.restart(np.int32(0)))
+    for number in range(6):
+        adder.add(0, dm_env.transition(0.0, np.int32(number + 1)))
         dataset = replay.make_dataset_iterator(config, client)
         batches = next(dataset).batches
         dataset.close()
-        first, second = (set(batches.o_tm1["count"][0, :, place]) for place in (0, 1))
-        assert first == ({number} if newest else set(range(number + 1)))
+        first, second = (set(batches.o_tm1[0, :, place]) for place in (0, 1))
+        assert first == ({number} if newest and index else set(range(number + 1)))
         assert second == set(range(number + 1))
     adder.close()
     server.stop()

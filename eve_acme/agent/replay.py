@@ -12,8 +12,8 @@ may be at most `ahead` items in front of the samples. One process must be able t
 one environment step makes before it learns: the last step of an episode makes k items, and Reverb
 asks for two. In the whole run the ratio is thus off by at most `ahead` rounds, and never drifts.
 
-With `newest`, a second table holds the item that was written last, which takes the first place of
-each minibatch of the round that is drawn next.
+With `newest` and one-hot inputs, a second table holds the item that was written last, which takes
+the first place of each minibatch of the round that is drawn next.
 """
 
 from collections.abc import Generator
@@ -29,6 +29,7 @@ from acme.adders.reverb import NStepTransitionAdder
 from eve_acme import checks
 from eve_acme.agent.storage import most_steps, stored_spec
 from eve_acme.config import EVEConfig
+from eve_acme.networks import is_index
 from eve_acme.types import Rounds, Transition
 
 TABLE = "eve_transitions"
@@ -43,6 +44,11 @@ def rounds_per_item(config: EVEConfig) -> int:
 def rounds_due(config: EVEConfig, items: int) -> int:
     """Learner steps that belong to the first so many items."""
     return rounds_per_item(config) * max(0, items - config.min_replay + 1)
+
+
+def draws_newest(config: EVEConfig, environment_spec: specs.EnvironmentSpec) -> bool:
+    """Whether every minibatch has the newest item."""
+    return config.newest and is_index(environment_spec.observations)
 
 
 def make_tables(
@@ -92,7 +98,7 @@ def make_tables(
         ),
         signature=signature,
     )
-    return [transitions, newest] if config.newest else [transitions]
+    return [transitions, newest] if draws_newest(config, environment_spec) else [transitions]
 
 
 class Adder(NStepTransitionAdder):
@@ -105,12 +111,13 @@ class Adder(NStepTransitionAdder):
     def __init__(
         self, client: reverb.Client, config: EVEConfig, environment_spec: specs.EnvironmentSpec
     ):
+        # The newest one first: whoever is let draw from the table finds it there.
+        tables = [NEWEST, TABLE] if draws_newest(config, environment_spec) else [TABLE]
         super().__init__(
             client,
             config.n_step,
             config.discount,
-            # The newest one first: whoever is let draw from the table finds it there.
-            priority_fns={NEWEST: None, TABLE: None} if config.newest else {TABLE: None},
+            priority_fns=dict.fromkeys(tables),
             # A step is in the table when `add` returns. Items left in flight wait for later steps
             # to fill their chunks, and a limiter this tight would wait for them in turn.
             max_in_flight_items=0,
@@ -196,9 +203,10 @@ def make_dataset_iterator(
     def shaped(leaf: np.ndarray) -> np.ndarray:
         return leaf.reshape(1, config.batches_per_step, config.batch_size, *leaf.shape[1:])
 
+    has_newest = NEWEST in client.server_info()
     for sample in dataset.as_numpy_iterator():
         batches = jax.tree_util.tree_map(shaped, open_sample(sample.data))
-        if config.newest:
+        if has_newest:
             batches = jax.tree_util.tree_map(_with_first, batches, _newest(client))
         steps = np.max(sample.info.table_size, keepdims=True).astype(np.int32)
         yield Rounds(batches=batches, steps=steps, due=1)

@@ -23,7 +23,7 @@ from eve_acme import checks
 from eve_acme.acting import make_policy
 from eve_acme.config import EVEConfig
 from eve_acme.embedded.replay import Draws, Replay, Windows
-from eve_acme.networks import Network, num_parameters
+from eve_acme.networks import Network, is_index, num_parameters
 from eve_acme.posterior import Posterior
 from eve_acme.types import Episode
 from eve_acme.update import compiled_learner, rounds_learner
@@ -72,7 +72,8 @@ class Engine:
         self._state = self._learner.init(learner_key)
         self.replay = Replay(observation_spec, config.replay_megabytes * 2**20)
         shape = (config.batches_per_step, config.batch_size)
-        self._draws = Draws(self.replay, self._rng, shape, config.newest)
+        newest = config.newest and is_index(observation_spec)
+        self._draws = Draws(self.replay, self._rng, shape, newest)
         self._windows = Windows(config.n_step, config.discount, config.subsample)
         self._num_actions = network.num_actions
         self.parameters = num_parameters(jax.eval_shape(network.init, learner_key))

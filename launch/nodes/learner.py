@@ -16,6 +16,7 @@ from eve_acme.launch.nodes import replay as replay_node
 from eve_acme.launch.nodes.base import Node, Run, key_of, make_environment, make_network, seed_of
 from eve_acme.launch.recorder import write_atomically
 from eve_acme.launch.remote import Remote, Stopped
+from eve_acme.networks import is_index
 from eve_acme.types import ReplayFull, Rounds
 
 CHECKPOINT_SECONDS = 10.0
@@ -73,7 +74,8 @@ class Learner(Node):
         part = 1 + self._drawn
         rng = np.random.default_rng(seed_of(run.plan.seed, "learner", 0, part))
         shape = (config.batches_per_step, config.batch_size)
-        self._draws = Draws(self._memory, rng, shape, config.newest)
+        newest_too = config.newest and is_index(environment.observation_spec())
+        self._draws = Draws(self._memory, rng, shape, newest_too)
         self._queue: queue.Queue[tuple[Rounds | None, int]] = queue.Queue(AHEAD)
         self._episodes_learnt = 0
         self._learnt = threading.Event()
