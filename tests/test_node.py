@@ -17,7 +17,7 @@ from eve_acme.launch.nodes import counter as counter_lib
 from eve_acme.launch.nodes import learner as learner_lib
 from eve_acme.launch.nodes.counter import Counter
 
-EPISODES = 200
+EPISODES = 2000
 SERVICES = {"head": ["counter", "evaluator"], "store": ["replay"], "learner": [], "arena": []}
 
 
@@ -52,6 +52,7 @@ def test_a_run_on_four_hosts_survives_them(tmp_path):
             for host in ("arena", "learner"):
                 hosts.link(host, "up")
             at_least(before + 10)
+            wait_for(lambda: len(status(out)["episodes_by_actor"]) == 3, 120)
 
             os.killpg(cluster.processes["actor-a"].pid, signal.SIGKILL)
             cluster.start("actor-a", "arena", "actor")

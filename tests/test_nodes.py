@@ -31,6 +31,17 @@ def test_addresses_are_those_of_the_program(tmp_path):
     assert built.groups["replay"][0].addresses[1].resolve() == "host-replay/0/1:1"
 
 
+def test_a_call_that_meets_a_counter_on_its_way_out_is_answered_and_kept(tmp_path):
+    """Its server answers until the process is gone."""
+    run = make_run(tmp_path)
+    counter = Counter(run)
+    assert counter.ticket(0, 0) == 0
+    counter.finish()
+    counter.run()
+    counter.report(0, 0, dict(length=7, total=1.0, bad=0, treasure=True))
+    assert Counter(run).totals() == dict(in_play=0, ended=1, steps=7)
+
+
 def test_tickets_are_given_once_and_survive(tmp_path):
     run = make_run(tmp_path, episodes=3)
     counter = Counter(run)
