@@ -58,6 +58,13 @@ class EVEConfig:
         0.0,
         1e15,
     )
+    dense_visit: float = option(
+        1e-5,
+        "what a visit counts, as a multiple of omega, if inputs are not one-hot and so never the "
+        "same twice; for the unit prior",
+        1e-15,
+        1.0,
+    )
     prior_precision: float = option(1.0, "lambda of the constant prior", 1e-15, 1e15)
     predictive: str = option(
         "linear", "sample values of the network linearised at the mean, or of the network itself"
@@ -80,6 +87,11 @@ class EVEConfig:
     bootstrap: str = option("posterior", "bootstrap from a posterior sample, or from its mean")
     bootstrap_sample: str = option(
         "transition", "one posterior sample for each transition, or one for each batch"
+    )
+    cautious: bool = option(
+        True,
+        "bootstrap around the lower of the target's and the online network's value, if inputs are "
+        "not one-hot (without samples of weights, that is predictive 'network')",
     )
     bootstrap_burn_in: bool = option(
         True, "bootstrap from posterior samples during burn-in too (False: from the mean)"
@@ -107,6 +119,9 @@ class EVEConfig:
         "inputs",
     )
     target_period: int = option(4, "minibatches between target network updates", 1, 10**9)
+    dense_lag: int = option(
+        25, "multiplies target_period if inputs are not one-hot, and errors spread", 1, 10**6
+    )
     min_replay: int = option(128, "steps in replay before learning starts", 1, 10**9)
     replay_megabytes: float = option(
         2048.0, "most memory that replay may take; the run is refused beyond it", 1e-3, 1e9
@@ -195,6 +210,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         epsilon=1e-8,
         beta=1e-10,
         newest=False,
+        dense_lag=1,
+        cautious=False,
     ),
     "dqn_equivalent": dict(
         acting="epsilon_greedy", bootstrap="mean", fisher="none", burn_in_episodes=0

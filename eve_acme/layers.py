@@ -16,23 +16,15 @@ samples, and gradients of each example by `vmap`.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import haiku as hk
 import jax
 import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
-from eve_acme.networks import Network, RowLinear, look_up
+from eve_acme.intercept import Layer, dense_layers, intercepted
+from eve_acme.networks import Network, look_up
 from eve_acme.posterior import Posterior, variances
 from eve_acme.rowwise import inverse, row_sums
 from eve_acme.types import Array, Params
-
-
-class Layer(NamedTuple):
-    """A dense layer as one example passes it."""
-
-    input_shape: tuple[int, ...]
-    output_shape: tuple[int, ...]
-    is_table: bool
 
 
 class Gradients:
@@ -85,7 +77,7 @@ class Gradients:
         out = {}
         for name, layer in self._layers.items():
             x, delta = self._inputs[name], row_sums(jnp.square(self._deltas[name]))
-            size = (x >= 0) if layer.is_table else row_sums(jnp.square(x))
+            size = (x >= 0) if layer.is_table else self._each(row_sums(jnp.square(x)))
             out[name] = self._with_bias(name, size * delta, delta)
         general = jax.tree_util.tree_map(lambda g: self._sums(jnp.square(g)), self._general)
         return self._merge(out, general)
@@ -102,7 +94,7 @@ class Gradients:
                 means = look_up(m["w"], x)
             else:
                 square = jnp.square(x)
-                means = (square @ m["w"]) * inverse(row_sums(square))[:, None]
+                means = self._each((square @ m["w"]) * inverse(row_sums(square))[:, None])
             means = means + m.get("b", 0.0)
             total += row_sums(means * delta) * inverse(row_sums(delta))
         for name, leaves in self._general.items():
@@ -118,7 +110,7 @@ class Gradients:
             if layer.is_table:
                 grad_w = self._by_row(name, delta)
             else:
-                grad_w = power(x).T @ delta
+                grad_w = power(self._each(x)).T @ delta
             out[name] = self._with_bias(name, grad_w, jnp.sum(delta, axis=0))
         general = jax.tree_util.tree_map(
             lambda g: jnp.tensordot(c, power(g), axes=1), self._general
@@ -129,7 +121,7 @@ class Gradients:
         out = {}
         for name, layer in self._layers.items():
             x, delta, m = self._inputs[name], power(self._deltas[name]), tree[name]
-            along = look_up(m["w"], x) if layer.is_table else power(x) @ m["w"]
+            along = look_up(m["w"], x) if layer.is_table else self._each(power(x) @ m["w"])
             along_bias = delta @ m["b"] if "b" in m else None
             out[name] = self._with_bias(name, row_sums(along * delta), along_bias)
         general = jax.tree_util.tree_map(
@@ -144,6 +136,10 @@ class Gradients:
         rows = jnp.arange(self._params[name]["w"].shape[0])
         return (rows[:, None] == self._inputs[name]).astype(each.dtype) @ each
 
+    def _each(self, by_state: jax.Array) -> jax.Array:
+        """For each example, what was computed for each state."""
+        return jnp.repeat(by_state, len(self.q) // len(by_state), axis=0)
+
     def _sums(self, leaf: jax.Array) -> jax.Array:
         return row_sums(leaf.reshape(len(self.q), -1))
 
@@ -156,13 +152,42 @@ class Gradients:
 
 def gradients(network: Network, params: Params, x: jax.Array, actions: Array) -> Gradients:
     """Values and gradients of a batch: `x [B, ...]`, `actions [B]`."""
-    one = jax.tree_util.tree_map(lambda leaf: leaf[0], x)
+    tapped, taps, layers = _tapped(network, params, jax.tree_util.tree_map(lambda leaf: leaf[0], x))
+    grad = jax.vmap(tapped, in_axes=(None, None, 0, 0))
+    rest = {name: value for name, value in params.items() if name not in layers}
+    (q, inputs), (deltas, general) = grad(taps, rest, x, actions)
+    return Gradients(q, layers, inputs, deltas, general, params)
+
+
+def gradients_of_all_actions(network: Network, params: Params, x: jax.Array) -> Gradients:
+    """Values and gradients for all actions of a batch `x [B, ...]`: `B * num_actions` examples.
+
+    Layers that read x itself, whatever the action, do so once for each state.
+    """
+    actions = jnp.arange(network.num_actions)
+    if network.table is not None:
+        repeated = jnp.repeat(x, network.num_actions, axis=0)
+        return gradients(network, params, repeated, jnp.tile(actions, len(x)))
+    tapped, taps, layers = _tapped(network, params, jax.tree_util.tree_map(lambda leaf: leaf[0], x))
+    rest = {name: value for name, value in params.items() if name not in layers}
+    of_state = jax.vmap(tapped, in_axes=(None, None, None, 0))
+    of_batch = jax.vmap(of_state, in_axes=(None, None, 0, None))
+    out = of_batch(taps, rest, x, actions)
+    (q, inputs), (deltas, general) = jax.tree_util.tree_map(
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), out
+    )
+    inputs = {name: x if layers[name].reads_x else inputs[name] for name in layers}
+    return Gradients(q, layers, inputs, deltas, general, params)
+
+
+def _tapped(network: Network, params: Params, x: jax.Array) -> tuple[Callable, Params, Any]:
+    """`(taps, rest, x, action) -> (q, inputs), (deltas, general gradients)` for one example, the
+    taps that it wants, and the dense layers."""
     layers = {
         name: layer
-        for name, layer in dense_layers(network.value, params, one, actions[0]).items()
+        for name, layer in dense_layers(network.value, params, x, jnp.int32(0)).items()
         if len(layer.output_shape) == 1 and set(params[name]) <= {"w", "b"}
     }
-    rest = {name: value for name, value in params.items() if name not in layers}
     taps = {name: jnp.zeros(layer.output_shape) for name, layer in layers.items()}
 
     def tapped(taps: Params, rest: Params, x: jax.Array, action: Array):
@@ -178,11 +203,7 @@ def gradients(network: Network, params: Params, x: jax.Array, actions: Array) ->
         q = intercepted(network.value, intercept, {**params, **rest}, x, action)
         return q, inputs
 
-    grad = jax.value_and_grad(tapped, argnums=(0, 1), has_aux=True)
-    (q, inputs), (deltas, general) = jax.vmap(grad, in_axes=(None, None, 0, 0))(
-        taps, rest, x, actions
-    )
-    return Gradients(q, layers, inputs, deltas, general, params)
+    return jax.value_and_grad(tapped, argnums=(0, 1), has_aux=True), taps, layers
 
 
 class Noise(NamedTuple):
@@ -262,32 +283,3 @@ def sampled_values(
         return inner(x) + jnp.sqrt(spread) * z.outputs[name]
 
     return intercepted(network.apply, intercept, params, x)
-
-
-def dense_layers(fn: Callable, params: Params, *args: Any) -> dict[str, Layer]:
-    """The dense layers that `fn(params, *args)` calls exactly once, by module name."""
-    found: dict[str, Layer] = {}
-    calls: dict[str, int] = {}
-
-    def intercept(name: str, inner: Callable, x: jax.Array) -> jax.Array:
-        out = inner(x)
-        calls[name] = calls.get(name, 0) + 1
-        found[name] = Layer(x.shape, out.shape, jnp.issubdtype(x.dtype, jnp.integer))
-        return out
-
-    jax.eval_shape(lambda *a: intercepted(fn, intercept, *a), params, *args)
-    return {name: layer for name, layer in found.items() if calls[name] == 1}
-
-
-def intercepted(fn: Callable, intercept: Callable, *args: Any) -> Any:
-    """Calls `fn(*args)` with `intercept(name, layer, x)` in the place of each dense layer."""
-
-    def interceptor(next_f, args, kwargs, context):
-        module = context.module
-        dense = isinstance(module, hk.Linear | RowLinear) and context.method_name == "__call__"
-        if not dense:
-            return next_f(*args, **kwargs)
-        return intercept(module.module_name, lambda x: next_f(x, *args[1:], **kwargs), args[0])
-
-    with hk.intercept_methods(interceptor):
-        return fn(*args)

@@ -5,11 +5,12 @@ In the paper all actions share one torso. Then taking one action in a state also
 posterior of the others, and an untried action looks as certain as the one that was taken.
 `first_layer='by_action'` gives each action its own first layer (later layers stay shared): the
 network reads the pair (state, action), so an untried action keeps the spread of the prior.
-(Convolutions, which all actions share, stand before it: only their part of the prior is common.)
+Inputs that are not one-hot also pass weights that all actions share: what a state is worth is then
+learnt once, not with other errors for each action. (So do the convolutions before it.)
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import haiku as hk
@@ -99,9 +100,13 @@ def _make(config: EVEConfig, observation: Any, num_actions: int) -> Network:
             raise ConfigError(
                 f"torso: got {torso!r} for observations of {observation}, allowed is none or auto"
             )
-        return _image_mlp(config, torso, observation.shape, num_actions)
+        activation, convolutions = _ACTIVATIONS[config.activation], images.TORSOS[torso]
+        dummy = jnp.zeros(observation.shape)
+        return _dense_mlp(
+            config, dummy, _scaled, lambda x: convolutions(x, activation), num_actions
+        )
     size = sum(int(np.prod(spec.shape)) for spec in jax.tree_util.tree_leaves(observation))
-    return _dense_mlp(config, size, num_actions)
+    return _dense_mlp(config, jnp.zeros(size), _flat, lambda x: x, num_actions)
 
 
 def is_index(observation: Any) -> bool:
@@ -190,54 +195,37 @@ def _fan_in(size: int) -> hk.initializers.Initializer:
     return hk.initializers.TruncatedNormal(1.0 / np.sqrt(size))
 
 
-def _dense_mlp(config: EVEConfig, size: int, num_actions: int) -> Network:
-    by_action = config.first_layer == "by_action"
-    size += by_action  # Each action has a bias of its own: the weight of a constant input.
-
-    def first(units: int) -> hk.Module:
-        return hk.Linear(units, w_init=_fan_in(size), name="first")
-
-    outputs = 1 if by_action else num_actions
-    init, forward = _pure(lambda x: _torso(config, first, outputs, x))
-
-    def encode(observation: Any) -> jax.Array:
-        leaves = [jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(observation)]
-        constant = [jnp.ones(1)] if by_action else []
-        return jnp.concatenate([leaf.astype(jnp.float32) for leaf in (*leaves, *constant)])
-
-    def pairs(x: jax.Array) -> jax.Array:
-        """The outer product of each action's one-hot with x: `[num_actions, num_actions * D]`."""
-        return jnp.reshape(jnp.eye(num_actions)[:, :, None] * x, (num_actions, -1))
-
-    def value(params: Params, x: jax.Array, action: Array) -> jax.Array:
-        if by_action:
-            pair = jnp.ravel(jax.nn.one_hot(action, num_actions)[:, None] * x)
-            return forward(params, pair)[0]
-        return forward(params, x)[action]
-
-    def apply(params: Params, x: jax.Array) -> jax.Array:
-        return forward(params, pairs(x))[:, 0] if by_action else forward(params, x)
-
-    dummy = jnp.zeros(size * num_actions if by_action else size)
-    return Network(lambda key: init(key, dummy), encode, apply, value, num_actions)
-
-
-def _image_mlp(config: EVEConfig, torso: str, shape: tuple[int, ...], num_actions: int) -> Network:
-    """Convolutions, then the dense MLP on what they give."""
+def _dense_mlp(
+    config: EVEConfig,
+    dummy: jax.Array,
+    encode: Callable[[Any], jax.Array],
+    torso: Callable[[jax.Array], jax.Array],
+    num_actions: int,
+) -> Network:
+    """The MLP on what `torso` makes of encoded observations, which are like `dummy`."""
     by_action = config.first_layer == "by_action"
 
-    def forward(image: jax.Array, one_hot: jax.Array) -> jax.Array:
-        """`[..., outputs]` for actions as one-hot `[..., num_actions]`; the torso runs once."""
-        h = images.TORSOS[torso](image, _ACTIVATIONS[config.activation])
-        fan_in = h.size + by_action
-        if by_action:
-            h = jnp.append(h, 1.0)
-            h = jnp.reshape(one_hot[..., None] * h, (*one_hot.shape[:-1], -1))
-        return _torso(
-            config, lambda u: hk.Linear(u, w_init=_fan_in(fan_in), name="first"), outputs, h
-        )
+    def first_weights(shape: Sequence[int], dtype: Any) -> jax.Array:
+        """An action's own weights begin small: at first all actions are alike."""
+        own = jnp.arange(shape[1]) >= config.hidden[0]
+        return _fan_in(shape[0])(shape, dtype) * jnp.where(own, 0.1, 1.0)
 
-    outputs = 1 if by_action else num_actions
+    def forward(x: jax.Array, one_hot: jax.Array) -> jax.Array:
+        """`[..., outputs]` for actions as one-hot `[..., num_actions]`; x is read once."""
+
+        def first(units: int) -> Callable[[jax.Array], jax.Array]:
+            if not by_action:
+                return hk.Linear(units, w_init=first_weights, name="first")
+            layer = hk.Linear((1 + num_actions) * units, w_init=first_weights, name="first")
+
+            def shared_and_own(x: jax.Array) -> jax.Array:
+                parts = jnp.reshape(layer(x), (1 + num_actions, units))
+                return parts[0] + one_hot @ parts[1:]
+
+            return shared_and_own
+
+        return _torso(config, first, 1 if by_action else num_actions, torso(x))
+
     init, pure = _pure(forward)
     eye = jnp.eye(num_actions)
 
@@ -249,12 +237,16 @@ def _image_mlp(config: EVEConfig, torso: str, shape: tuple[int, ...], num_action
         q = pure(params, x, eye)
         return q[:, 0] if by_action else q
 
-    def encode(observation: jax.Array) -> jax.Array:
-        scale = 255.0 if observation.dtype == jnp.uint8 else 1.0
-        return observation.astype(jnp.float32) / scale
-
-    dummy = jnp.zeros(shape)
     return Network(lambda key: init(key, dummy, eye[0]), encode, apply, value, num_actions)
+
+
+def _flat(observation: Any) -> jax.Array:
+    leaves = [jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(observation)]
+    return jnp.concatenate([leaf.astype(jnp.float32) for leaf in leaves])
+
+
+def _scaled(image: jax.Array) -> jax.Array:
+    return image.astype(jnp.float32) / (255.0 if image.dtype == jnp.uint8 else 1.0)
 
 
 def _table_mlp(

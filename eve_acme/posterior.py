@@ -71,7 +71,8 @@ def variances(config: EVEConfig, posterior: Posterior) -> Params:
 
     For the unit prior it is relative to the prior's: one where nothing was learnt, going to zero.
     """
-    scale = config.omega * jnp.asarray(posterior.n, jnp.float32) / posterior.weight
+    visit = config.dense_visit if config.prior == "unit" and TABLE not in posterior.mean else 1.0
+    scale = visit * config.omega * jnp.asarray(posterior.n, jnp.float32) / posterior.weight
 
     def relative(fisher: Array, unit: Array) -> jax.Array:
         return (unit + _TINY) / (scale * fisher + unit + _TINY)

@@ -61,7 +61,7 @@ def values_and_std(
     config: EVEConfig, network: Network, posterior: Posterior, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Mean and standard deviation of the linearised values, each `[B, num_actions]`."""
-    grads = _of_all_actions(network, posterior.mean, x)
+    grads = layers.gradients_of_all_actions(network, posterior.mean, x)
     variances = posterior_lib.variances(config, posterior)
     if config.prior == "unit":
         total = _share(config, variances) * grads.weighted_means(variances)
@@ -75,19 +75,12 @@ def perturbed_values(
     config: EVEConfig, network: Network, mean: Params, perturbation: Params, x: jax.Array
 ) -> jax.Array:
     """Linearised values `[num_actions]` of the sample `mean + perturbation`, at one x."""
-    grads = _of_all_actions(network, mean, jax.tree_util.tree_map(lambda leaf: leaf[None], x))
+    one = jax.tree_util.tree_map(lambda leaf: leaf[None], x)
+    grads = layers.gradients_of_all_actions(network, mean, one)
     along = grads.project(perturbation)
     return grads.q + _sum(
         jax.tree_util.tree_map(lambda s, v: jnp.sqrt(s) * v, _shares(config, grads), along)
     )
-
-
-def _of_all_actions(network: Network, mean: Params, x: jax.Array) -> layers.Gradients:
-    """Values and gradients for all actions of a batch `x [B, ...]`: `B * num_actions` examples."""
-    num = network.num_actions
-    repeated = jax.tree_util.tree_map(lambda leaf: jnp.repeat(leaf, num, axis=0), x)
-    size = len(jax.tree_util.tree_leaves(repeated)[0]) // num
-    return layers.gradients(network, mean, repeated, jnp.tile(jnp.arange(num), size))
 
 
 def _shares(config: EVEConfig, grads: layers.Gradients) -> Params:

@@ -159,7 +159,7 @@ def learn_minibatch(
     ahead, x_t = _small_table(config, state, batch.o_t)
     posterior = update.posterior_of(config, ahead, n)
     q_t = update.bootstrap_values(
-        config, network.table(x_t.size), posterior, x_t, randomness, explore
+        config, network.table(x_t.size), ahead.params, posterior, x_t, randomness, explore
     )
 
     taken = batch.o_tm1

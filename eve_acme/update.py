@@ -159,7 +159,9 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
         def body(state: State, inputs: tuple[Transition, Randomness]) -> tuple[State, Metrics]:
             batch, normals = inputs
             posterior = posterior_of(config, state, n)
-            q_t = bootstrap_values(config, network, posterior, batch.o_t, normals, explore)
+            q_t = bootstrap_values(
+                config, network, state.params, posterior, batch.o_t, normals, explore
+            )
             return learn_minibatch(config, network, state, batch, q_t, normals)
 
         state, metrics = jax.lax.scan(body, state, (batches, randomness))
@@ -243,7 +245,8 @@ def learn_minibatch(
             rewards = grads.row_squares(weight * jnp.square(batch.r_t))
         fisher = fisher_lib.add(config.beta, state.fisher, squares, rewards)
     steps = state.steps + 1
-    sync = steps % config.target_period == 0
+    lag = 1 if network.table is not None else config.dense_lag
+    sync = steps % (lag * config.target_period) == 0
     state = State(
         params=params,
         target=jax.tree_util.tree_map(
@@ -262,18 +265,29 @@ def learn_minibatch(
 def bootstrap_values(
     config: EVEConfig,
     network: Network,
+    online: Params,
     posterior: Posterior,
     x: jax.Array,
     randomness: Randomness,
     explore: Array,
 ) -> jax.Array:
     """Action values `[B, num_actions]` at the next states, of a posterior sample or its mean."""
+
+    def values(params: Params) -> jax.Array:
+        return jax.vmap(network.apply, in_axes=(None, 0))(params, x)
+
+    def cautious(q: jax.Array) -> jax.Array:
+        """The maximum of jittering values is too high, and bootstraps pile that up."""
+        if network.table is not None or not config.cautious:
+            return q
+        return jnp.minimum(q, values(online))
+
     if config.bootstrap == "mean":
-        return jax.vmap(network.apply, in_axes=(None, 0))(posterior.mean, x)
+        return cautious(values(posterior.mean))
     noise: Any = jax.tree_util.tree_map(lambda z: explore * z, randomness.bootstrap)
     if config.predictive == "linear":
         q, std = predictive.values_and_std(config, network, posterior, x)
-        return q + std * noise
+        return cautious(q) + std * noise
     each = config.bootstrap_sample == "transition"
     if not each:
         outputs = {name: share_rows(x, z) for name, z in noise.outputs.items()}

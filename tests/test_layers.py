@@ -62,6 +62,34 @@ def test_gradients_equal_those_of_each_example(kind, form, request):
     close(grads.weighted_means(tree), sum(jax.tree_util.tree_leaves(means)))
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["table_specs", "dense_specs"])
+def test_all_actions_at_once_equal_one_after_another(kind, form, request):
+    """Reading a state once for all of its actions against repeating it for each of them."""
+    network, params, x, _ = _case(request.getfixturevalue(kind), form)
+    fast = layers.gradients_of_all_actions(network, params, x)
+    slow = layers.gradients(network, params, jnp.repeat(x, 3, axis=0), jnp.tile(jnp.arange(3), 6))
+    tree = jax.tree_util.tree_map(lambda p: jnp.cos(jnp.arange(p.size)).reshape(p.shape), params)
+    c = jnp.cos(jnp.arange(18.0))
+    for results in (
+        lambda g: g.q,
+        lambda g: g.weighted(c),
+        lambda g: g.weighted_square(c),
+        lambda g: g.project(tree),
+        lambda g: g.project_square(tree),
+        lambda g: g.squared_norms(),
+        lambda g: g.weighted_means(tree),
+    ):
+        jax.tree_util.tree_map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+            results(fast),
+            results(slow),
+        )
+    np.testing.assert_allclose(
+        fast.q.reshape(6, 3), jax.vmap(network.apply, (None, 0))(params, x), rtol=1e-5, atol=1e-6
+    )
+
+
 def test_other_layers_get_the_general_path():
     """A network with a convolution, a layer norm and a linear layer: all parameters are covered."""
 

@@ -41,12 +41,11 @@ def test_a_table_is_the_dense_network_on_one_hot_inputs(table_specs, form):
     table = make_networks(table_specs, config)
     dense = make_networks(_one_hot_specs(7, 3), config)
     params = table.init(jax.random.PRNGKey(0))
-    w = params["table"]["w"]
-    if form == "by_action":  # The table's rows go by state, the pair's inputs by action.
-        w = w.reshape(7, 3, -1).transpose(1, 0, 2).reshape(21, -1)
-        w = w.reshape(3, 7, -1)  # Each action's own bias stands behind its inputs.
-        w = jnp.concatenate([w, jnp.zeros((3, 1, w.shape[-1]))], axis=1).reshape(24, -1)
-    copied = {**params, "first": {"w": w, "b": params["table"]["b"]}}
+    w, b = params["table"]["w"], params["table"]["b"]
+    if form == "by_action":  # Columns: what actions share, then each action's own.
+        w = jnp.concatenate([jnp.zeros((7, 50)), w.reshape(7, 150)], axis=1)
+        b = jnp.concatenate([b, jnp.zeros(150)])
+    copied = {**params, "first": {"w": w, "b": b}}
     del copied["table"]
     for state in range(7):
         x, one_hot = table.encode(state), dense.encode(jax.nn.one_hot(state, 7))
@@ -85,10 +84,26 @@ def test_by_action_gives_an_untried_action_its_own_first_layer(table_specs):
     np.testing.assert_array_equal(touched, [2 * 3 + 1])
 
 
-def test_actions_differ_where_the_observation_is_zero(dense_specs):
+def test_dense_by_action_has_weights_that_all_share_and_weights_of_its_own(dense_specs):
+    """50 columns are shared, the next 50 belong to action 0, and so on."""
     network = make_networks(dense_specs, EVEConfig())
-    q = network.apply(network.init(jax.random.PRNGKey(0)), network.encode(jnp.zeros((2, 2))))
-    assert len(np.unique(np.asarray(q))) == 3
+    params = network.init(jax.random.PRNGKey(0))
+    x = network.encode(jnp.ones((2, 2)))
+    grad = jax.grad(network.value)(params, x, 1)["first"]["w"].reshape(4, 4, 50)
+    np.testing.assert_array_equal(np.abs(grad).sum(axis=(0, 2)) > 0, [True, False, True, False])
+    np.testing.assert_allclose(grad[:, 0], grad[:, 2], rtol=1e-6)
+    spread = np.asarray(params["first"]["w"]).reshape(4, 4, 50).std(axis=(0, 2))
+    np.testing.assert_allclose(spread * np.sqrt(4), [0.88, 0.088, 0.088, 0.088], rtol=0.2)
+
+
+def test_actions_can_differ_where_the_observation_is_zero(dense_specs):
+    """Each action has a bias of its own, and learning one action's value moves only that one."""
+    network = make_networks(dense_specs, EVEConfig())
+    params, x = network.init(jax.random.PRNGKey(0)), network.encode(jnp.zeros((2, 2)))
+    assert len(np.unique(np.asarray(network.apply(params, x)))) == 1
+    bias = params["first"]["b"].at[100:150].add(1.0)  # Shared, action 0, action 1, action 2.
+    q = network.apply({**params, "first": {**params["first"], "b": bias}}, x)
+    assert q[0] == q[2] != q[1]
 
 
 def test_trees_of_observations_are_flattened():
@@ -98,7 +113,7 @@ def test_trees_of_observations_are_flattened():
     )
     network = make_networks(tree, EVEConfig())
     x = network.encode({"a": jnp.ones((2, 3), jnp.uint8), "b": jnp.float32(2.0)})
-    np.testing.assert_array_equal(x, [1, 1, 1, 1, 1, 1, 2, 1])
+    np.testing.assert_array_equal(x, [1, 1, 1, 1, 1, 1, 2])
     assert network.apply(network.init(jax.random.PRNGKey(0)), x).shape == (2,)
 
 

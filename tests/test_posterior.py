@@ -66,11 +66,15 @@ def test_the_constant_prior_does_not_depend_on_n():
     np.testing.assert_allclose(large, [[10000.5, 0.5]], rtol=1e-6)
 
 
-def test_the_unit_prior_is_worth_one_transition():
-    """Bias Fisher 1/4 a unit: precision / U = omega n f / (m U) + 1 = 10 * 5 * 8 / 1 + 1."""
-    config = EVEConfig(omega=10.0)
-    out = posterior.variances(config, _posterior([[8.0, 0.0]], 4.0, 5))["m"]["w"]
-    np.testing.assert_allclose(out, [[1.0 / 401.0, 1.0]], rtol=1e-6)
+@pytest.mark.parametrize("module, precision", [("table", 401.0), ("m", 101.0)])
+def test_the_unit_prior_is_worth_one_transition(module, precision):
+    """Bias Fisher 1/4 a unit: precision / U = omega n f / (m U) + 1 = 10 * 5 * 8 / 1 + 1 for a
+    table; where nothing is seen twice, a visit counts a quarter of that here."""
+    config = EVEConfig(omega=10.0, dense_visit=0.25)
+    seen = _posterior([[8.0, 0.0]], 4.0, 5)
+    seen = seen._replace(mean={module: seen.mean["m"]}, fisher={module: seen.fisher["m"]})
+    out = posterior.variances(config, seen)[module]["w"]
+    np.testing.assert_allclose(out, [[1.0 / precision, 1.0]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def _config(**changes):
 
 def test_one_minibatch_by_hand():
     """G = (0.5 + 0.9 * max(2, 4), -1) = (4.1, -1); q = (1, 6); delta = (3.1, -7)."""
-    config = _config(target_period=1)
+    config = _config(target_period=1, dense_lag=1)
     learner = update.make_learner(config, LINEAR)
     state = learner.init(jax.random.PRNGKey(0))
     state, metrics = learner.update(state, BATCH, 1, 1.0)
@@ -83,17 +83,45 @@ def test_adam_is_optaxs(start):
     )
 
 
-def test_target_period():
-    config = _config(target_period=3)
+@pytest.mark.parametrize("lag", [1, 2])
+def test_target_period(lag):
+    """LINEAR has no table: its target is copied every `lag * target_period` minibatches."""
+    config = _config(target_period=3, dense_lag=lag)
     learner = update.make_learner(config, LINEAR)
     state = learner.init(jax.random.PRNGKey(0))
     start = np.asarray(state.target["m"]["theta"])
     held = []
-    for _ in range(3):
+    for _ in range(3 * lag):
         state, _ = learner.update(state, BATCH, 1, 1.0)
         held.append(np.array_equal(state.target["m"]["theta"], start))
-    assert held == [True, True, False]
+    assert held == [True] * (3 * lag - 1) + [False]
     np.testing.assert_array_equal(state.target["m"]["theta"], state.params["m"]["theta"])
+
+
+@pytest.mark.parametrize("bootstrap, explore", [("mean", 1.0), ("posterior", 0.0)])
+@pytest.mark.parametrize("cautious, best", [(True, 2.0), (False, 6.0)])
+def test_caution_by_hand(bootstrap, explore, cautious, best):
+    """At s' = 2 the target's values are (6, 2) and the online ones (2, 4): lower of both (2, 2).
+    G = 0.5 + 0.9 best, and the other return is -1."""
+    config = _config(bootstrap=bootstrap, cautious=cautious)
+    learner = update.make_learner(config, LINEAR)
+    state = learner.init(jax.random.PRNGKey(0))
+    state = state._replace(target={"m": {"theta": jnp.array([3.0, 1.0])}})
+    _, metrics = learner.update(state, BATCH, 1, explore)
+    assert float(metrics.target) == pytest.approx((0.5 + 0.9 * best - 1.0) / 2, rel=1e-6)
+
+
+def test_caution_is_for_inputs_that_are_not_one_hot(table_specs, table_batches):
+    """A table's learner gives the same with and without, although its target lags behind."""
+    outcomes = []
+    for cautious in (True, False):
+        config = EVEConfig(cautious=cautious, target_period=100)
+        learner = update.make_learner(config, make_networks(table_specs, config))
+        state = learner.init(jax.random.PRNGKey(0))
+        state, _ = learner.update(state, table_batches(np.random.default_rng(0)), 50, 1.0)
+        outcomes.append(jax.tree_util.tree_leaves(state))
+    for ours, theirs in zip(*outcomes, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("preset", ["default", "paper"])

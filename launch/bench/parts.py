@@ -109,7 +109,9 @@ def _pieces(engine: Engine) -> dict[str, Callable[[], Any]]:
 
         def one(inputs: Any) -> Any:
             batch, normals = inputs
-            return update.bootstrap_values(config, network, posterior, batch.o_t, normals, explore)
+            return update.bootstrap_values(
+                config, network, state.params, posterior, batch.o_t, normals, explore
+            )
 
         return jax.lax.map(one, (batches, randomness))
 
