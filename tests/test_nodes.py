@@ -39,7 +39,7 @@ def test_a_call_that_meets_a_counter_on_its_way_out_is_answered_and_kept(tmp_pat
     counter.finish()
     counter.run()
     counter.report(0, 0, dict(length=7, total=1.0, bad=0, treasure=True))
-    assert Counter(run).totals() == dict(in_play=0, ended=1, steps=7)
+    assert Counter(run).totals() == dict(in_play=0, ended=1, steps=7, failed=None)
 
 
 def test_tickets_are_given_once_and_survive(tmp_path):
@@ -49,13 +49,13 @@ def test_tickets_are_given_once_and_survive(tmp_path):
     episode = dict(length=7, total=1.0, bad=0, treasure=True)
     for _ in range(2):  # The answer to the first call was lost.
         counter.report(0, 0, episode)
-    assert counter.totals() == dict(in_play=1, ended=1, steps=7)
+    assert counter.totals() == dict(in_play=1, ended=1, steps=7, failed=None)
     assert [counter.ticket(0, 1), counter.ticket(0, 2)] == [2, WAIT]
 
     counter = Counter(run)  # Killed, and started again.
     assert counter.ticket(1, 0) == 1
     counter.report(0, 0, episode)
-    assert counter.totals() == dict(in_play=2, ended=1, steps=7)
+    assert counter.totals() == dict(in_play=2, ended=1, steps=7, failed=None)
     counter.report(1, 0, episode)
     counter.report(0, 1, episode)
     assert counter.ticket(1, 1) == WAIT

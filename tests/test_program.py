@@ -188,6 +188,23 @@ def test_a_loss_that_diverges_ends_the_run_at_once(tmp_path, monkeypatch, kind):
     assert json.loads((out / "summary.json").read_text())["finished"] is False
 
 
+def test_a_reward_that_is_no_number_ends_the_run_at_once(tmp_path, monkeypatch):
+    (tmp_path / "spoilt.py").write_text(SPOILT)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    monkeypatch.setenv("REWARD", "nan")
+    out = tmp_path / "run"
+    process = start("spoilt:Spoilt", "--hidden", "8", "--quiet", "--out", str(out))
+    text = finish(process)
+    assert process.returncode == 1, text
+    (line,) = [line for line in text.splitlines() if line.startswith("eve: reward ")]
+    who = line.removeprefix(
+        "eve: reward at environment step 1: got nan, allowed is a finite number "
+    )
+    assert who in ("(actor 0)", "(evaluator)")
+    assert "Traceback" not in text and "started again" not in text and "died" not in text
+    assert json.loads((out / "summary.json").read_text())["episodes"] == 0
+
+
 def test_a_thread_that_cannot_live_ends_the_run(tmp_path):
     out = tmp_path / "run"
     first = finish(start(*TINY, "--episodes", "2", "--launch-type", "local_mt", "--out", str(out)))

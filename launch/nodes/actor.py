@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from eve_acme.checks import InputError, TimestepCheck
 from eve_acme.launch.nodes import counter as counter_lib
 from eve_acme.launch.nodes.base import (
     Node,
@@ -48,13 +49,16 @@ class _Player(Node):
             self._learner,
         )
         self._actor.episodes = first_episode
+        self._check = TimestepCheck(spec.observations)
+        self._steps = 0
         self._info = dict(self._raw.bsuite_info())
 
     def _play(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One episode: its steps, and what is to be known of it; raises Stopped."""
+        """One episode: its steps, and what is to be known of it; raises Stopped or InputError."""
         import jax
 
         timestep = self._environment.reset()
+        self._check(timestep, self._steps)
         self._actor.observe_first(timestep)
         observations, actions, rewards, discounts = [timestep.observation], [], [], []
         while not timestep.last():
@@ -62,6 +66,8 @@ class _Player(Node):
                 raise Stopped("told to stop within an episode")
             action = self._actor.select_action(timestep.observation)
             timestep = self._environment.step(action)
+            self._steps += 1
+            self._check(timestep, self._steps)
             self._actor.observe(action, timestep)
             observations.append(timestep.observation)
             actions.append(action)
@@ -115,6 +121,9 @@ class Actor(_Player):
                     return
                 self._counter.report(self._index, *taken)
                 index = taken[0] + 1
+        except InputError as error:  # Started again, it would be the same.
+            self._counter.refuse(f"{error} (actor {self._index})")
+            self._stop.wait()
         except Stopped:
             pass
 
@@ -159,5 +168,8 @@ class Evaluator(_Player):
                     if new:
                         writer.writeheader()
                     writer.writerow(self._newest)
+        except InputError as error:
+            self._newest = dict(failed=f"{error} (evaluator)")
+            self._stop.wait()
         except Stopped:
             pass

@@ -35,7 +35,7 @@ class Coordinator(Node):
         self._steps = 0
         self._by_actor: collections.Counter[int] = collections.Counter()
         self._moved: dict[str, tuple[Any, float]] = {}
-        self._failed: str | None = None  # Why the learner cannot go on, started anew or not.
+        self._failed: str | None = None  # Why the run cannot go on, whoever is started anew.
 
     def run(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):
@@ -56,7 +56,7 @@ class Coordinator(Node):
             "evaluator": self._ask("evaluator", "status"),
             "silence": self._ask("counter", "silence"),
         }
-        self._failed = (seen["learner"] or {}).get("failed")
+        self._failed = _failure(seen)
         for episode in self._ask("counter", "episodes", len(self._recorder.returns)) or ():
             self._recorder.count(
                 episode["length"], episode["total"], episode["bad"], episode["treasure"]
@@ -183,6 +183,12 @@ class Coordinator(Node):
         return threading.Event()
 
 
+def _failure(seen: dict[str, Any]) -> str | None:
+    """Why the run cannot go on, if a node says so."""
+    reasons = [(seen[name] or {}).get("failed") for name in ("learner", "counter", "evaluator")]
+    return next((reason for reason in reasons if reason), None)
+
+
 def write_results(run: Run, recorder: Recorder, seen: dict[str, Any], finished: bool) -> None:
     """summary.json and curve.png."""
     from eve_acme.launch import plots
@@ -199,7 +205,7 @@ def write_results(run: Run, recorder: Recorder, seen: dict[str, Any], finished: 
         seed=plan.seed,
         actors=run.actors,
         finished=finished,
-        failed=learner.get("failed"),
+        failed=_failure(seen),
         env_steps=steps,
         learner_updates=(learner.get("rounds") or 0) * plan.config.batches_per_step,
         n=learner.get("n"),

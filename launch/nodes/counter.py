@@ -37,6 +37,7 @@ class Counter(Node):
         self._reported: set[tuple[int, int]] = set()
         self._steps = 0
         self._closed = False
+        self._refused: str | None = None
         self._heard: dict[int, float] = {}
         self._leases: dict[str, int] = {}
         self._told: set[int] = set()
@@ -97,10 +98,19 @@ class Counter(Node):
         """No more tickets: the run is to end."""
         self._closed = True
 
-    def totals(self) -> dict[str, int]:
-        """Episodes that are in play and that have ended, and the steps of those."""
+    def refuse(self, why: str) -> None:
+        """An actor's environment gave what cannot be learnt from: the run is to end."""
+        self._refused = self._refused or why
+
+    def totals(self) -> dict[str, Any]:
+        """Episodes that are in play and that have ended, the steps of those, and why it failed."""
         with self._lock:
-            return dict(in_play=self._in_play(), ended=len(self._episodes), steps=self._steps)
+            return dict(
+                in_play=self._in_play(),
+                ended=len(self._episodes),
+                steps=self._steps,
+                failed=self._refused,
+            )
 
     def episodes(self, start: int = 0) -> list[dict[str, Any]]:
         """Reports in the order of their coming, from the given one on."""
