@@ -43,7 +43,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Imports what needs Acme only when it is asked for."""
     if name == "EVEBuilder":
-        from eve_acme.agent.builder import EVEBuilder
-
+        try:
+            from eve_acme.agent.builder import EVEBuilder
+        except ImportError as error:
+            raise ImportError(
+                f"EVEBuilder needs Acme and Reverb ({error}): pip install 'eve-acme[acme]'"
+            ) from error
         return EVEBuilder
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,6 +52,12 @@ def test_the_engines_do_not_import_each_other():
     assert _run(code).stdout.strip().splitlines()[-1] == "False"
 
 
+def test_the_builder_without_acme_says_what_to_install():
+    done = _run(_blocking(["acme"]) + "from eve_acme import EVEBuilder")
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode != 0 and "pip install 'eve-acme[acme]'" in last, done.stderr
+
+
 def test_the_engine_of_acme_without_its_packages_is_refused_in_one_line(tmp_path):
     words = ["run", "bandit/0", "--engine", "acme", "--out", str(tmp_path / "out")]
     code = f"from eve_acme.launch.main import main\nsys.exit(main({words!r}))"
