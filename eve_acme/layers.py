@@ -13,6 +13,7 @@ Parameters outside dense layers (and networks that are not Haiku's) get the gene
 samples, and gradients of each example by `vmap`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -152,10 +153,8 @@ class Gradients:
 
 def gradients(network: Network, params: Params, x: jax.Array, actions: Array) -> Gradients:
     """Values and gradients of a batch: `x [B, ...]`, `actions [B]`."""
-    tapped, taps, layers = _tapped(network, params, jax.tree_util.tree_map(lambda leaf: leaf[0], x))
-    grad = jax.vmap(tapped, in_axes=(None, None, 0, 0))
-    rest = {name: value for name, value in params.items() if name not in layers}
-    (q, inputs), (deltas, general) = grad(taps, rest, x, actions)
+    of_one, layers = _of_one(network, params, x)
+    (q, inputs), (deltas, general) = jax.vmap(of_one)(x, actions)
     return Gradients(q, layers, inputs, deltas, general, params)
 
 
@@ -168,26 +167,26 @@ def gradients_of_all_actions(network: Network, params: Params, x: jax.Array) -> 
     if network.table is not None:
         repeated = jnp.repeat(x, network.num_actions, axis=0)
         return gradients(network, params, repeated, jnp.tile(actions, len(x)))
-    tapped, taps, layers = _tapped(network, params, jax.tree_util.tree_map(lambda leaf: leaf[0], x))
-    rest = {name: value for name, value in params.items() if name not in layers}
-    of_state = jax.vmap(tapped, in_axes=(None, None, None, 0))
-    of_batch = jax.vmap(of_state, in_axes=(None, None, 0, None))
-    out = of_batch(taps, rest, x, actions)
+    of_one, layers = _of_one(network, params, x)
+    of_state = jax.vmap(of_one, in_axes=(None, 0))
     (q, inputs), (deltas, general) = jax.tree_util.tree_map(
-        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), out
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]),
+        jax.vmap(of_state, in_axes=(0, None))(x, actions),
     )
     inputs = {name: x if layers[name].reads_x else inputs[name] for name in layers}
     return Gradients(q, layers, inputs, deltas, general, params)
 
 
-def _tapped(network: Network, params: Params, x: jax.Array) -> tuple[Callable, Params, Any]:
-    """`(taps, rest, x, action) -> (q, inputs), (deltas, general gradients)` for one example, the
-    taps that it wants, and the dense layers."""
+def _of_one(network: Network, params: Params, x: jax.Array) -> tuple[Callable, dict[str, Layer]]:
+    """`(x, action) -> (q, inputs), (deltas, general gradients)` for one example of a batch like
+    `x`, and the dense layers."""
+    one = jax.tree_util.tree_map(lambda leaf: leaf[0], x)
     layers = {
         name: layer
-        for name, layer in dense_layers(network.value, params, x, jnp.int32(0)).items()
+        for name, layer in dense_layers(network.value, params, one, jnp.int32(0)).items()
         if len(layer.output_shape) == 1 and set(params[name]) <= {"w", "b"}
     }
+    rest = {name: value for name, value in params.items() if name not in layers}
     taps = {name: jnp.zeros(layer.output_shape) for name, layer in layers.items()}
 
     def tapped(taps: Params, rest: Params, x: jax.Array, action: Array):
@@ -203,7 +202,8 @@ def _tapped(network: Network, params: Params, x: jax.Array) -> tuple[Callable, P
         q = intercepted(network.value, intercept, {**params, **rest}, x, action)
         return q, inputs
 
-    return jax.value_and_grad(tapped, argnums=(0, 1), has_aux=True), taps, layers
+    grad = jax.value_and_grad(tapped, argnums=(0, 1), has_aux=True)
+    return functools.partial(grad, taps, rest), layers
 
 
 class Noise(NamedTuple):

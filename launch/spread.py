@@ -144,9 +144,7 @@ def _statistics(config: EVEConfig, network: Any, num_states: int) -> Any:
         keys = jax.random.split(key, SAMPLES)
         (total, square, above), _ = jax.lax.scan(sample, (zero, zero, zero), keys)
         std = jnp.sqrt(jnp.maximum(square / SAMPLES - (total / SAMPLES) ** 2, 0.0))
-        actions = jnp.tile(jnp.arange(network.num_actions), num_states)
-        repeated = jnp.repeat(x, network.num_actions, axis=0)
-        norms = layers.gradients(network, posterior.mean, repeated, actions).squared_norms()
+        norms = layers.gradients_of_all_actions(network, posterior.mean, x).squared_norms()
         gain = jnp.sqrt(norms[TABLE]["b"]).reshape(mean.shape)
         return std, above / SAMPLES, gain
 

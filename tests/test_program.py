@@ -193,7 +193,8 @@ def test_a_reward_that_is_no_number_ends_the_run_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     monkeypatch.setenv("REWARD", "nan")
     out = tmp_path / "run"
-    process = start("spoilt:Spoilt", "--hidden", "8", "--quiet", "--out", str(out))
+    words = ["--hidden", "8", "--actors", "1", "--quiet", "--out", str(out)]
+    process = start("spoilt:Spoilt", *words)
     text = finish(process)
     assert process.returncode == 1, text
     (line,) = [line for line in text.splitlines() if line.startswith("eve: reward ")]

@@ -115,17 +115,24 @@ class Actor(_Player):
                 if self._ticket == counter_lib.WAIT:
                     self._stop.wait(0.5)
                     continue
-                episode, summary = self._play()
+                try:
+                    episode, summary = self._play()
+                except InputError as error:  # Started again, it would be the same.
+                    self._refuse(f"{error} (actor {self._index})")
+                    return
                 taken = self._submit(index, episode, summary)
                 if taken == counter_lib.OVER:
                     return
                 self._counter.report(self._index, *taken)
                 index = taken[0] + 1
-        except InputError as error:  # Started again, it would be the same.
-            self._counter.refuse(f"{error} (actor {self._index})")
-            self._stop.wait()
         except Stopped:
             pass
+
+    def _refuse(self, why: str) -> None:
+        """Has the run ended; again and again, since a counter that dies forgets it."""
+        while not self._stop.is_set():
+            self._counter.refuse(why)
+            self._stop.wait(1.0)
 
     def _submit(self, index: int, episode: dict[str, Any], summary: dict[str, Any]) -> Any:
         """Hands an episode over; gives what replay has of this actor, or OVER.
