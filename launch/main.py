@@ -1,7 +1,9 @@
 """`eve`: parses the command line, and turns bad input into one line and exit code 2."""
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +26,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return output.quiet_if_unread(lambda: _command(words))
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, where a command has no way of its own to take it: what it began is ended first."""
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated
+
+
 def _command(argv: list[str]) -> int:
+    before: Any = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, _terminate)
     try:
         words, rest = _split(argv)
         parser = _parser()
@@ -36,8 +49,13 @@ def _command(argv: list[str]) -> int:
     except UsageError as error:
         print(f"eve: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except Terminated:
+        return 143
     except KeyboardInterrupt:
         return 130
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> Any:

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -81,7 +80,6 @@ def _run_all(waiting: list[tuple[pathlib.Path, list[str]]], jobs: int) -> int:
     """
     running: dict[pathlib.Path, subprocess.Popen] = {}
     total, done, failed = len(waiting), 0, 0
-    before = signal.signal(signal.SIGTERM, _raise_interrupt)
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -106,12 +104,7 @@ def _run_all(waiting: list[tuple[pathlib.Path, list[str]]], jobs: int) -> int:
             process.terminate()
         for process in running.values():
             process.wait()
-        signal.signal(signal.SIGTERM, before)
     return failed
-
-
-def _raise_interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _seeds(text: str) -> list[int]:

@@ -1,6 +1,11 @@
 """`eve bench`: a real tiny run with all of its files, and the arithmetic of its tables."""
 
 import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -44,6 +49,19 @@ def test_the_soak_tells_replay_from_the_rest(tmp_path):
     replay = [point["replay"] * 2**20 for point in result["points"]]
     assert (replay[0], replay[-1]) == (1024 * 20, 2048 * 20)
     assert result["replay_growth"] * 2**20 == 1024 * 20
+
+
+def test_sigterm_ends_what_was_begun(tmp_path):
+    words = ["-m", "eve_acme.launch", "bench", "soak", "--steps", "100000000"]
+    process = subprocess.Popen([sys.executable, *words, "--out", str(tmp_path)])
+    family = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 60
+    while not (children := family.read_text().split()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 143
+    assert not any(pathlib.Path(f"/proc/{child}").exists() for child in children)
 
 
 def test_the_profile_leaves_its_files(tmp_path, capsys):

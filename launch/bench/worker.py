@@ -43,7 +43,11 @@ class Worker:
             text=True,
             env=environment,
         )
-        self.about = self._read()
+        try:
+            self.about = self._read()
+        except BaseException:  # Ctrl-C too: nobody else knows the process yet.
+            self.close()
+            raise
 
     def ask(self, **question: Any) -> dict[str, Any]:
         """The answer to one question."""
@@ -60,11 +64,9 @@ class Worker:
         return json.loads(line)
 
     def close(self) -> None:
-        """Ends the process."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        """Ends the process, whatever it is at."""
+        self._process.kill()
+        self._process.communicate()
 
 
 def make_engine(name: str, task: str) -> Any:
