@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from eve_acme.config import EVEConfig
+from eve_acme.rowwise import elementwise
 from eve_acme.types import Params
 
 B1, B2 = 0.9, 0.999
@@ -32,9 +32,9 @@ def adam_step(
     age = count.astype(jnp.float32)
     root = jnp.sqrt(-jnp.expm1(age * np.float32(np.log(B2))))
     rate = config.learning_rate * root / -jnp.expm1(age * np.float32(np.log(B1)))
-    mu = jax.tree_util.tree_map(lambda m, g: B1 * m + (1.0 - B1) * g, moments.mu, gradient)
-    nu = jax.tree_util.tree_map(lambda v, g: B2 * v + (1.0 - B2) * g * g, moments.nu, gradient)
-    params = jax.tree_util.tree_map(
+    mu = elementwise(lambda m, g: B1 * m + (1.0 - B1) * g, moments.mu, gradient)
+    nu = elementwise(lambda v, g: B2 * v + (1.0 - B2) * g * g, moments.nu, gradient)
+    params = elementwise(
         lambda p, m, v: p - rate * m / (jnp.sqrt(v) + config.adam_epsilon * root), params, mu, nu
     )
     return params, (moments._replace(count=count, mu=mu, nu=nu), *rest)

@@ -81,6 +81,9 @@ class EVEConfig:
     # Return targets.
     discount: float = option(0.99, "gamma", 0.0, 1.0)
     n_step: int = option(1, "k: rewards that a return sums before it bootstraps", 1, 1000)
+    dense_steps: int = option(
+        2, "multiplies n_step if inputs are not one-hot, and bootstraps overestimate", 1, 1000
+    )
     subsample: bool = option(
         False, "keep only every (k+1)-th state, so that returns do not overlap"
     )
@@ -160,13 +163,17 @@ class EVEConfig:
         some = self.surprise > 0.0 or self.doubt > 0.0
         return self.prior == "unit" and some and self.fisher != "none"
 
-    @property
-    def noise_scale(self) -> float:
+    def return_steps(self, one_hot: bool) -> int:
+        """k: rewards that a return sums before it bootstraps."""
+        return self.n_step if one_hot else self.n_step * self.dense_steps
+
+    def noise_scale(self, one_hot: bool) -> float:
         """Standard deviation of the noise on a modelled return, `gamma^k sigma_return`.
 
         As printed in the paper it is added to every return, terminal ones included.
         """
-        return self.discount**self.n_step * self.sigma_return if self.distributional else 0.0
+        scale = self.discount ** self.return_steps(one_hot) * self.sigma_return
+        return scale if self.distributional else 0.0
 
 
 def check(field: dataclasses.Field, value: Any) -> None:
@@ -211,6 +218,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         beta=1e-10,
         newest=False,
         dense_lag=1,
+        dense_steps=1,
         cautious=False,
     ),
     "dqn_equivalent": dict(

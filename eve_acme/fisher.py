@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eve_acme.layers import Gradients
+from eve_acme.rowwise import elementwise
 from eve_acme.types import Array, Params
 
 Estimator = Callable[[jax.Array, jax.Array, float, Gradients], Params]
@@ -120,6 +121,6 @@ def add(beta: float, average: Average, squares: Params, rewards: Any = ()) -> Av
     scale, kept = growth(beta, steps), change_of_unit(beta, average.steps, steps)
 
     def added(old: Params, new: Params) -> Params:
-        return jax.tree_util.tree_map(lambda f, g: kept * f + scale * g, old, new)
+        return elementwise(lambda f, g: kept * f + scale * g, old, new)
 
     return Average(added(average.total, squares), steps, added(average.rewards, rewards))

@@ -220,7 +220,7 @@ def _dense_mlp(
 
             def shared_and_own(x: jax.Array) -> jax.Array:
                 parts = jnp.reshape(layer(x), (1 + num_actions, units))
-                return parts[0] + one_hot @ parts[1:]
+                return parts[0] + jnp.sum(one_hot[..., None] * parts[1:], axis=-2)
 
             return shared_and_own
 

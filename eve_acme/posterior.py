@@ -24,6 +24,7 @@ import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
 from eve_acme.networks import TABLE
+from eve_acme.rowwise import elementwise
 from eve_acme.types import Array, Params
 
 _TINY = 1e-30
@@ -75,7 +76,7 @@ def variances(config: EVEConfig, posterior: Posterior) -> Params:
     scale = visit * config.omega * jnp.asarray(posterior.n, jnp.float32) / posterior.weight
 
     def relative(fisher: Array, unit: Array) -> jax.Array:
-        return (unit + _TINY) / (scale * fisher + unit + _TINY)
+        return elementwise(lambda f: (unit + _TINY) / (scale * f + unit + _TINY), fisher)
 
     def of_weights(fisher: Array) -> jax.Array:
         if config.prior == "paper":

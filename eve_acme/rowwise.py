@@ -1,10 +1,30 @@
 """Small things about rows that XLA does slowly when they are written the plain way."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 _WIDTH, _MOST_FOLDED = 10, 200
 """See `row_sums`: columns that a row is folded into, and columns from which on it is not."""
+_LEAST_FLAT = 2**11
+"""See `elementwise`: below so many numbers a matrix is left as it is."""
+
+
+def elementwise(function: Callable[..., Any], *trees: Any) -> Any:
+    """`function` on the leaves of equal trees; large ones as one long row.
+
+    XLA makes vector instructions of a loop over one axis, and often not of one over several. Small
+    ones gain less from that than from being computed together with what they are read from.
+    """
+
+    def long(first: jax.Array, *others: jax.Array) -> jax.Array:
+        if first.size < _LEAST_FLAT:
+            return function(first, *others)
+        return function(*(jnp.ravel(leaf) for leaf in (first, *others))).reshape(first.shape)
+
+    return jax.tree_util.tree_map(long, *trees)
 
 
 def inverse(x: jax.Array) -> jax.Array:

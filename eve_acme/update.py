@@ -18,7 +18,7 @@ from eve_acme.config import EVEConfig
 from eve_acme.networks import TABLE, Network
 from eve_acme.packing import Packed, Packing
 from eve_acme.posterior import Posterior, normals_like
-from eve_acme.rowwise import share_rows
+from eve_acme.rowwise import elementwise, share_rows
 from eve_acme.types import Array, Params, Transition
 
 
@@ -236,12 +236,11 @@ def learn_minibatch(
 
     fisher = state.fisher._replace(steps=state.fisher.steps + 1)
     if config.fisher != "none":
-        squares = fisher_lib.ESTIMATORS[config.fisher](
-            delta, randomness.returns, config.noise_scale, grads
-        )
+        scale = config.noise_scale(network.table is not None)
+        squares = fisher_lib.ESTIMATORS[config.fisher](delta, randomness.returns, scale, grads)
         rewards: Any = ()
         if not isinstance(state.fisher.rewards, tuple):
-            weight = fisher_lib.expected_weight(delta, config.noise_scale)
+            weight = fisher_lib.expected_weight(delta, scale)
             rewards = grads.row_squares(weight * jnp.square(batch.r_t))
         fisher = fisher_lib.add(config.beta, state.fisher, squares, rewards)
     steps = state.steps + 1
@@ -249,9 +248,7 @@ def learn_minibatch(
     sync = steps % (lag * config.target_period) == 0
     state = State(
         params=params,
-        target=jax.tree_util.tree_map(
-            lambda new, old: jnp.where(sync, new, old), params, state.target
-        ),
+        target=elementwise(lambda new, old: jnp.where(sync, new, old), params, state.target),
         optimizer=optimizer_state,
         fisher=fisher,
         steps=steps,

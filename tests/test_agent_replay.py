@@ -157,9 +157,9 @@ def test_the_newest_index_is_first_in_every_minibatch(newest, index):
 
 def test_rounds_due_by_hand():
     config = EVEConfig(min_replay=5)
-    assert [replay.rounds_due(config, items) for items in (0, 4, 5, 6, 9)] == [0, 0, 1, 2, 5]
-    config = EVEConfig(min_replay=5, n_step=3, subsample=True)
-    assert [replay.rounds_due(config, items) for items in (4, 5, 6)] == [0, 4, 8]
+    assert [replay.rounds_due(config, SPEC, items) for items in (0, 4, 5, 6, 9)] == [0, 0, 1, 2, 5]
+    config = EVEConfig(min_replay=5, n_step=3, dense_steps=2, subsample=True)
+    assert [replay.rounds_due(config, SPEC, items) for items in (4, 5, 6)] == [0, 7, 14]
 
 
 def test_limiter_lets_just_the_due_samples_through():

@@ -61,8 +61,10 @@ def test_unknown_fields_are_refused():
 def test_ratio_and_noise_scale():
     config = EVEConfig(n_step=3, discount=0.9, sigma_return=10.0)
     assert config.samples_per_insert == 120
-    assert config.noise_scale == pytest.approx(7.29)
-    assert dataclasses.replace(config, distributional=False).noise_scale == 0.0
+    assert config.noise_scale(one_hot=True) == pytest.approx(10.0 * 0.9**3)
+    assert config.return_steps(one_hot=False) == 6
+    assert config.noise_scale(one_hot=False) == pytest.approx(10.0 * 0.9**6)
+    assert dataclasses.replace(config, distributional=False).noise_scale(True) == 0.0
 
 
 def test_the_paper_preset_is_the_printed_algorithm():

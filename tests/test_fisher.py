@@ -78,7 +78,7 @@ def test_k_step_noise_shrinks_by_gamma_to_the_k():
     config = EVEConfig(n_step=4, discount=0.5, sigma_return=32.0)
     for key, g in _explicit_gradients().items():
         np.testing.assert_allclose(
-            _estimate("expected", scale=config.noise_scale)[key],
+            _estimate("expected", scale=config.noise_scale(one_hot=True))[key],
             np.sum(4.0 * (DELTA**2 + (0.5**4 * 32.0) ** 2) * g**2),
             rtol=1e-5,
         )

@@ -36,14 +36,19 @@ TABLE = "eve_transitions"
 NEWEST = "eve_newest"
 
 
-def rounds_per_item(config: EVEConfig) -> int:
+def return_steps(config: EVEConfig, environment_spec: specs.EnvironmentSpec) -> int:
+    """Steps that an item spans."""
+    return config.return_steps(is_index(environment_spec.observations))
+
+
+def rounds_per_item(config: EVEConfig, environment_spec: specs.EnvironmentSpec) -> int:
     """Learner steps for each item: one for each environment step that it stands for."""
-    return config.n_step + 1 if config.subsample else 1
+    return return_steps(config, environment_spec) + 1 if config.subsample else 1
 
 
-def rounds_due(config: EVEConfig, items: int) -> int:
+def rounds_due(config: EVEConfig, environment_spec: specs.EnvironmentSpec, items: int) -> int:
     """Learner steps that belong to the first so many items."""
-    return rounds_per_item(config) * max(0, items - config.min_replay + 1)
+    return rounds_per_item(config, environment_spec) * max(0, items - config.min_replay + 1)
 
 
 def draws_newest(config: EVEConfig, environment_spec: specs.EnvironmentSpec) -> bool:
@@ -56,10 +61,12 @@ def make_tables(
 ) -> list[reverb.Table]:
     """The tables. Unless `limited`, whoever drives the agent has to keep the ratio of samples."""
     # The items that `min_replay` steps are sure to have made, also within an episode.
-    least = max(1, (config.min_replay - config.n_step + 1) // rounds_per_item(config))
-    ratio = config.samples_per_insert * rounds_per_item(config)
+    steps = return_steps(config, environment_spec)
+    rounds = rounds_per_item(config, environment_spec)
+    least = max(1, (config.min_replay - steps + 1) // rounds)
+    ratio = config.samples_per_insert * rounds
     start = ratio * (config.min_replay - 1)
-    ahead = max(2, config.n_step)
+    ahead = max(2, steps)
     limiter = reverb.rate_limiters.MinSize(least)
     if limited:
         limiter = reverb.rate_limiters.SampleToInsertRatio(
@@ -92,7 +99,7 @@ def make_tables(
         max_size=1,
         # It never holds anybody back. Its bounds are finite, since Acme's drivers count with them.
         rate_limiter=reverb.rate_limiters.SampleToInsertRatio(
-            samples_per_insert=float(rounds_per_item(config)),
+            samples_per_insert=float(rounds),
             min_size_to_sample=1,
             error_buffer=(-1e9, 9e8),
         ),
@@ -115,7 +122,7 @@ class Adder(NStepTransitionAdder):
         tables = [NEWEST, TABLE] if draws_newest(config, environment_spec) else [TABLE]
         super().__init__(
             client,
-            config.n_step,
+            return_steps(config, environment_spec),
             config.discount,
             priority_fns=dict.fromkeys(tables),
             # A step is in the table when `add` returns. Items left in flight wait for later steps
@@ -123,7 +130,7 @@ class Adder(NStepTransitionAdder):
             max_in_flight_items=0,
         )
         self._gamma = config.discount
-        self._every = rounds_per_item(config)
+        self._every = rounds_per_item(config, environment_spec)
         self._stored = stored_spec(environment_spec)
         self._check = checks.TimestepCheck(environment_spec.observations)
         self._ending = False

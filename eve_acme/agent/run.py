@@ -60,7 +60,7 @@ class AcmeEngine:
         builder = EVEBuilder(self.config, episodes_so_far=lambda: self.episodes)
         policy = builder.make_policy(self._network, spec)
         learner_key, actor_key = self._keys
-        self._wrapped = wrapped
+        self._wrapped, self._spec = wrapped, spec
         self._closed = False
         self._most_steps = storage.most_steps(self.config, spec)
         self._directory = tempfile.TemporaryDirectory(prefix="eve-replay-")
@@ -129,7 +129,7 @@ class AcmeEngine:
 
         Raises ReplayFull before anything has happened.
         """
-        self.check_room(self._adder.items + self.config.n_step)
+        self.check_room(self._adder.items + self._adder.n_step)
         if self._timestep is None:
             self._timestep = self._wrapped.reset()
             self._episode_length, self._episode_return = 0, 0.0
@@ -140,7 +140,7 @@ class AcmeEngine:
         self.env_steps += 1
         self._episode_length += 1
         self._episode_return += float(after.reward)
-        while self._learner.rounds < replay.rounds_due(self.config, self._adder.items):
+        while self._learner.rounds < replay.rounds_due(self.config, self._spec, self._adder.items):
             self._learner.step()
         self._timestep = after
         if not after.last():

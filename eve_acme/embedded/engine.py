@@ -72,9 +72,10 @@ class Engine:
         self._state = self._learner.init(learner_key)
         self.replay = Replay(observation_spec, config.replay_megabytes * 2**20)
         shape = (config.batches_per_step, config.batch_size)
-        newest = config.newest and is_index(observation_spec)
-        self._draws = Draws(self.replay, self._rng, shape, newest)
-        self._windows = Windows(config.n_step, config.discount, config.subsample)
+        one_hot = is_index(observation_spec)
+        self._draws = Draws(self.replay, self._rng, shape, config.newest and one_hot)
+        self._return_steps = config.return_steps(one_hot)
+        self._windows = Windows(self._return_steps, config.discount, config.subsample)
         self._num_actions = network.num_actions
         self.parameters = num_parameters(jax.eval_shape(network.init, learner_key))
 
@@ -130,7 +131,7 @@ class Engine:
         Raises ReplayFull before anything has happened, InputError before a step that cannot be
         learnt from gets into replay, and Diverged when a loss was not finite.
         """
-        self.check_room(self.replay.size + self.config.n_step)
+        self.check_room(self.replay.size + self._return_steps)
         if self._timestep is None:
             self._begin_episode()
         assert self._timestep is not None

@@ -56,7 +56,8 @@ class Learner(Node):
         self._environment = environment
         self._burning_in = True
         self._memory = Replay(environment.observation_spec(), config.replay_megabytes * 2**20)
-        self._windows = Windows(config.n_step, config.discount, config.subsample)
+        one_hot = is_index(environment.observation_spec())
+        self._windows = Windows(config.return_steps(one_hot), config.discount, config.subsample)
         self._episodes_read = 0
         self._learner = EVELearner(
             config=config,
@@ -74,8 +75,7 @@ class Learner(Node):
         part = 1 + self._drawn
         rng = np.random.default_rng(seed_of(run.plan.seed, "learner", 0, part))
         shape = (config.batches_per_step, config.batch_size)
-        newest_too = config.newest and is_index(environment.observation_spec())
-        self._draws = Draws(self._memory, rng, shape, newest_too)
+        self._draws = Draws(self._memory, rng, shape, config.newest and one_hot)
         self._queue: queue.Queue[tuple[Rounds | None, int]] = queue.Queue(AHEAD)
         self._episodes_learnt = 0
         self._learnt = threading.Event()
