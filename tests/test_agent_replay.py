@@ -72,14 +72,14 @@ def contents(config, client, size):
 
 
 @pytest.mark.parametrize("subsample", [False, True])
-@pytest.mark.parametrize("k", [1, 3, 5])
-def test_adder_and_dataset_agree_with_the_embedded_windows(k, subsample):
+@pytest.mark.parametrize("k,dense", [(1, 1), (1, 3), (3, 1), (5, 1)])
+def test_adder_and_dataset_agree_with_the_embedded_windows(k, dense, subsample):
     config = EVEConfig(
-        n_step=k, subsample=subsample, min_replay=1, batches_per_step=1, newest=False
+        n_step=k, dense_steps=dense, subsample=subsample, min_replay=1, batches_per_step=1
     )
     server, client = serve(config)
     adder = replay.Adder(client, config, SPEC)
-    windows = Windows(k, config.discount, subsample)
+    windows = Windows(k * dense, config.discount, subsample)
     rng = np.random.default_rng(k)
     expected, first, steps_taken = {}, 0, 0
     for i, length in enumerate([1, 2, 3, 7, 4, 11]):
@@ -113,7 +113,7 @@ def test_adder_and_dataset_agree_with_the_embedded_windows(k, subsample):
 
 
 def test_round_has_the_shapes_and_dtypes_of_the_learner():
-    config = EVEConfig(min_replay=1, batches_per_step=3, batch_size=4)
+    config = EVEConfig(dense_steps=1, min_replay=1, batches_per_step=3, batch_size=4)
     server, client = serve(config)
     adder = replay.Adder(client, config, SPEC)
     start, steps = random_episode(np.random.default_rng(0), 0, 1, truncated=False)
@@ -136,7 +136,9 @@ def test_round_has_the_shapes_and_dtypes_of_the_learner():
 @pytest.mark.parametrize("index", [False, True])
 def test_the_newest_index_is_first_in_every_minibatch(newest, index):
     """With one-hot inputs alone."""
-    config = EVEConfig(min_replay=1, batches_per_step=40, batch_size=2, newest=newest)
+    config = EVEConfig(
+        dense_steps=1, min_replay=1, batches_per_step=40, batch_size=2, newest=newest
+    )
     numbers = (specs.BoundedArray if index else specs.Array)((), np.int32, *[0, 9] * index)
     spec = SPEC._replace(observations=numbers)
     server = reverb.Server(replay.make_tables(config, spec, limited=False))
@@ -163,7 +165,7 @@ def test_rounds_due_by_hand():
 
 
 def test_limiter_lets_just_the_due_samples_through():
-    config = EVEConfig(min_replay=4, batches_per_step=2, batch_size=3)
+    config = EVEConfig(dense_steps=1, min_replay=4, batches_per_step=2, batch_size=3)
     table, *others = replay.make_tables(config, SPEC)
     server = reverb.Server([table, *others])
     client = server.localhost_client()

@@ -137,6 +137,14 @@ def test_n_counts_only_what_reached_replay():
     assert (engine.env_steps, engine.n) == (20, 1 + 10)
 
 
+@pytest.mark.parametrize("make,k", [(_catch, 6), (_deep_sea, 3)])
+def test_returns_are_longer_where_inputs_are_not_one_hot(make, k):
+    engine = _engine(make(), n_step=3, dense_steps=2, discount=0.5)
+    next(engine.episodes_until(1))
+    assert engine.replay.save().discount_t[0] == 0.5**k
+    assert engine.replay.size == engine.env_steps
+
+
 def _fingerprint(engine):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree_util.tree_leaves(engine.state)]
 

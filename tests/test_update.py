@@ -41,7 +41,7 @@ def _config(**changes):
 
 def test_one_minibatch_by_hand():
     """G = (0.5 + 0.9 * max(2, 4), -1) = (4.1, -1); q = (1, 6); delta = (3.1, -7)."""
-    config = _config(target_period=1, dense_lag=1)
+    config = _config(target_period=1, dense_lag=1, dense_steps=3)
     learner = update.make_learner(config, LINEAR)
     state = learner.init(jax.random.PRNGKey(0))
     state, metrics = learner.update(state, BATCH, 1, 1.0)
@@ -51,7 +51,7 @@ def test_one_minibatch_by_hand():
     change, _ = adam.update(jnp.asarray(gradient), adam.init(theta))
     np.testing.assert_allclose(state.params["m"]["theta"], theta + change, rtol=1e-6)
     np.testing.assert_array_equal(state.target["m"]["theta"], state.params["m"]["theta"])
-    noise = (0.99 * 10.0) ** 2
+    noise = (0.99**3 * 10.0) ** 2
     np.testing.assert_allclose(
         state.fisher.total["m"]["theta"],
         [4 * (3.1**2 + noise) * 1.0, 4 * (7.0**2 + noise) * 9.0],
@@ -62,17 +62,18 @@ def test_one_minibatch_by_hand():
 
 
 @pytest.mark.parametrize("start", [0, 1, 50, 40_000])
-def test_adam_is_optaxs(start):
+@pytest.mark.parametrize("shape", [(4, 3), (64, 50)], ids=["small", "large"])
+def test_adam_is_optaxs(start, shape):
     """Twenty steps of Optax's own Adam, from its first step and from late ones."""
     config = EVEConfig(adam_epsilon=1e-3)
     rng = np.random.default_rng(0)
-    params = {"m": {"w": jnp.asarray(rng.normal(size=(4, 3)), jnp.float32)}}
+    params = {"m": {"w": jnp.asarray(rng.normal(size=shape), jnp.float32)}}
     theirs = ours = params
     their_state = adam_lib.adam(config).init(params)
     moments = their_state[0]._replace(count=jnp.int32(start))
     their_state = our_state = (moments, *their_state[1:])
     for _ in range(20):
-        gradient = {"m": {"w": jnp.asarray(rng.normal(size=(4, 3)), jnp.float32)}}
+        gradient = {"m": {"w": jnp.asarray(rng.normal(size=shape), jnp.float32)}}
         changes, their_state = adam_lib.adam(config).update(gradient, their_state)
         theirs = optax.apply_updates(theirs, changes)
         ours, our_state = adam_lib.adam_step(config, gradient, our_state, ours)
