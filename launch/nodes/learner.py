@@ -39,6 +39,7 @@ class Learner(Node):
     """
 
     def __init__(self, run: Run, replay: Any, reverb_address: Any, counter: Any):
+        from acme import specs
         from acme.utils import loggers
 
         from eve_acme.agent.learner import EVELearner
@@ -53,7 +54,7 @@ class Learner(Node):
         self._saving = threading.Lock()  # The coordinator asks for it from another thread.
         self._config = config = run.plan.config
         _, environment = make_environment(run, seed=0)
-        self._environment = environment
+        self._environment, self._spec = environment, specs.make_environment_spec(environment)
         self._burning_in = True
         self._memory = Replay(environment.observation_spec(), config.replay_megabytes * 2**20)
         one_hot = is_index(environment.observation_spec())
@@ -281,7 +282,7 @@ class Learner(Node):
             transitions = self._windows.add(observation(t), episode["actions"][t], after)
             for transition in transitions:
                 self._memory.add(transition)
-            due = rounds_due(config, self._memory.size)
+            due = rounds_due(config, self._spec, self._memory.size)
             while self._drawn < due:
                 self._drawn += 1
                 if draws.draw(len(transitions)):
