@@ -1,5 +1,6 @@
 """Acting rules behind one interface: plan once an episode, then choose an action at each step."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ class Policy(NamedTuple):
     select: Callable[[Any, Any, jax.Array], jax.Array]
 
 
+@functools.lru_cache(maxsize=64)  # What is compiled for a policy is found by its functions.
 def make_policy(config: EVEConfig, network: Network) -> Policy:
     """The config's acting rule, after burn-in."""
     sampler = make_sampler(config, network)

@@ -9,6 +9,7 @@ Inputs that are not one-hot also pass weights that all actions share: what a sta
 learnt once, not with other errors for each action. (So do the convolutions before it.)
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -100,13 +101,9 @@ def _make(config: EVEConfig, observation: Any, num_actions: int) -> Network:
             raise ConfigError(
                 f"torso: got {torso!r} for observations of {observation}, allowed is none or auto"
             )
-        activation, convolutions = _ACTIVATIONS[config.activation], images.TORSOS[torso]
-        dummy = jnp.zeros(observation.shape)
-        return _dense_mlp(
-            config, dummy, _scaled, lambda x: convolutions(x, activation), num_actions
-        )
+        return _dense_mlp(config, tuple(observation.shape), torso, num_actions)
     size = sum(int(np.prod(spec.shape)) for spec in jax.tree_util.tree_leaves(observation))
-    return _dense_mlp(config, jnp.zeros(size), _flat, lambda x: x, num_actions)
+    return _dense_mlp(config, (size,), torso, num_actions)
 
 
 def is_index(observation: Any) -> bool:
@@ -178,7 +175,7 @@ def num_parameters(params: Params) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(params))
 
 
-def _torso(config: EVEConfig, first: Callable[[int], Any], outputs: int, x: jax.Array) -> jax.Array:
+def _mlp(config: EVEConfig, first: Callable[[int], Any], outputs: int, x: jax.Array) -> jax.Array:
     """The MLP `first -> hidden layers -> outputs`."""
     activation: Callable[[jax.Array], jax.Array] = _ACTIVATIONS[config.activation]
     h = activation(first(config.hidden[0])(x))
@@ -195,14 +192,9 @@ def _fan_in(size: int) -> hk.initializers.Initializer:
     return hk.initializers.TruncatedNormal(1.0 / np.sqrt(size))
 
 
-def _dense_mlp(
-    config: EVEConfig,
-    dummy: jax.Array,
-    encode: Callable[[Any], jax.Array],
-    torso: Callable[[jax.Array], jax.Array],
-    num_actions: int,
-) -> Network:
-    """The MLP on what `torso` makes of encoded observations, which are like `dummy`."""
+@functools.lru_cache(maxsize=64)  # What is compiled for a network is found by the network.
+def _dense_mlp(config: EVEConfig, shape: tuple[int, ...], torso: str, num_actions: int) -> Network:
+    """The MLP on vectors of this shape, or on what a torso makes of images of this shape."""
     by_action = config.first_layer == "by_action"
 
     def first_weights(shape: Sequence[int], dtype: Any) -> jax.Array:
@@ -224,10 +216,13 @@ def _dense_mlp(
 
             return shared_and_own
 
-        return _torso(config, first, 1 if by_action else num_actions, torso(x))
+        if torso != "none":
+            x = images.TORSOS[torso](x, _ACTIVATIONS[config.activation])
+        return _mlp(config, first, 1 if by_action else num_actions, x)
 
     init, pure = _pure(forward)
-    eye = jnp.eye(num_actions)
+    encode = _flat if torso == "none" else _scaled
+    dummy, eye = np.zeros(shape, np.float32), np.eye(num_actions, dtype=np.float32)
 
     def value(params: Params, x: jax.Array, action: Array) -> jax.Array:
         q = pure(params, x, jax.nn.one_hot(action, num_actions))
@@ -249,6 +244,7 @@ def _scaled(image: jax.Array) -> jax.Array:
     return image.astype(jnp.float32) / (255.0 if image.dtype == jnp.uint8 else 1.0)
 
 
+@functools.lru_cache(maxsize=64)
 def _table_mlp(
     config: EVEConfig, num_states: int, num_actions: int, rows: int | None = None
 ) -> Network:
@@ -260,7 +256,7 @@ def _table_mlp(
         return RowLinear(rows, units, w_init=_fan_in(num_states))
 
     outputs = 1 if by_action else num_actions
-    init, forward = _pure(lambda row: _torso(config, first, outputs, row))
+    init, forward = _pure(lambda row: _mlp(config, first, outputs, row))
 
     def encode(observation: jax.Array) -> jax.Array:
         """The rows of a state: one for each action `[num_actions]`, or one for all."""

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from programs import alive, wait_for
 
 from eve_acme.launch import hosts as hosts_lib
 from eve_acme.launch.bench import embedded, hosts
@@ -61,7 +62,7 @@ def test_sigterm_ends_what_was_begun(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143
-    assert not any(pathlib.Path(f"/proc/{child}").exists() for child in children)
+    wait_for(lambda: not any(alive(int(child)) for child in children), 30)
 
 
 def test_the_profile_leaves_its_files(tmp_path, capsys):

@@ -30,7 +30,7 @@ def test_a_run_on_four_hosts_survives_them(tmp_path):
         cluster = Nodes(hosts, tmp_path, words)
 
         def at_least(episodes):
-            return wait_for(lambda: (status(out) or {}).get("episodes", 0) >= episodes, 120)
+            return wait_for(lambda: (status(out) or {}).get("episodes", 0) >= episodes, 240)
 
         try:
             for name, host in (
@@ -52,7 +52,7 @@ def test_a_run_on_four_hosts_survives_them(tmp_path):
             for host in ("arena", "learner"):
                 hosts.link(host, "up")
             at_least(before + 10)
-            wait_for(lambda: len(status(out)["episodes_by_actor"]) == 3, 120)
+            wait_for(lambda: len(status(out)["episodes_by_actor"]) == 3, 240)
 
             os.killpg(cluster.processes["actor-a"].pid, signal.SIGKILL)
             cluster.start("actor-a", "arena", "actor")
