@@ -1,5 +1,8 @@
 """The learner's shell: takes rounds from replay, calls `update`, counts, serves the posterior."""
 
+import collections
+import contextlib
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +23,9 @@ from eve_acme.networks import Network
 from eve_acme.posterior import Posterior
 from eve_acme.types import Rounds
 from eve_acme.update import compiled_learner
+
+_ANSWER_SECONDS = 0.02
+"""How long who asks for the posterior waits before it looks whether anybody learns."""
 
 
 class EVELearner(core.Learner):
@@ -65,6 +71,7 @@ class EVELearner(core.Learner):
         self._episodes_so_far = episodes_so_far or self._counted_episodes
         self._logger = logger or loggers.make_default_logger("learner", save_data=False)
         self._lock = threading.Lock()
+        self._asked: collections.deque[queue.SimpleQueue[Posterior]] = collections.deque()
         self._background = Background()
         self._guard = checks.LossGuard()
         self._state = self._learner.init(jnp.asarray(jax.random.key_data(random_key)))
@@ -98,6 +105,7 @@ class EVELearner(core.Learner):
             self._learnt += due
             minibatches = self.rounds * self._config.batches_per_step
             self._guard.add(minibatches, self.metrics.loss, rounds)
+            self._answer()
 
     def _burning_in(self) -> bool:
         return self._episodes_so_far() < self._config.burn_in_episodes
@@ -120,11 +128,27 @@ class EVELearner(core.Learner):
         unknown = [name for name in names if name != POSTERIOR]
         if unknown:
             raise KeyError(f"variable: got {unknown[0]!r}, allowed is {POSTERIOR!r}")
-        with self._lock:
-            if not self.rounds and self._steps_in_replay:
-                self.n = max(self.n, 1 + self._steps_in_replay())
-            posterior = self._learner.posterior(self._state, self.n)
-        return [jax.device_get(posterior)] * len(names)
+        answer: queue.SimpleQueue[Posterior] = queue.SimpleQueue()
+        self._asked.append(answer)
+        while True:
+            # Who learns answers between two calls, and never waits for this thread.
+            if self._lock.acquire(blocking=False):
+                try:
+                    self._answer()
+                finally:
+                    self._lock.release()
+            with contextlib.suppress(queue.Empty):
+                return [jax.device_get(answer.get(timeout=_ANSWER_SECONDS))] * len(names)
+
+    def _answer(self) -> None:
+        """Gives the posterior to all who asked for it; with the lock held."""
+        if not self._asked:
+            return
+        if not self.rounds and self._steps_in_replay:
+            self.n = max(self.n, 1 + self._steps_in_replay())
+        posterior = self._learner.posterior(self._state, self.n)
+        while self._asked:
+            self._asked.popleft().put(posterior)
 
     def save(self) -> dict[str, Any]:
         """Everything, PRNG key included, as numpy arrays: enough to go on bit for bit.
