@@ -15,13 +15,14 @@ one weight sample would correlate through shared layers is left out (data make t
 Acting reads all values along one draw of the perturbation an episode.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from eve_acme import layers
+from eve_acme import layers, lazily
 from eve_acme import posterior as posterior_lib
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
@@ -48,6 +49,8 @@ def make_sampler(config: EVEConfig, network: Network) -> Sampler:
             draw=lambda posterior, key: posterior_lib.sample(config, posterior, key),
             values=network.apply,
         )
+    if network.table is not None:
+        return _row_sampler(config, network.table)
     return Sampler(
         draw=lambda posterior, key: (
             posterior.mean,
@@ -55,6 +58,16 @@ def make_sampler(config: EVEConfig, network: Network) -> Sampler:
         ),
         values=lambda sample, x: perturbed_values(config, network, sample[0], sample[1], x),
     )
+
+
+def _row_sampler(config: EVEConfig, make_table: Callable[[int], Network]) -> Sampler:
+    def values(sample: lazily.Sample, x: jax.Array) -> jax.Array:
+        mean, perturbation = lazily.read(config, sample, jnp.maximum(jnp.ravel(x), 0))
+        places = jnp.arange(x.size, dtype=jnp.int32).reshape(x.shape)
+        x = jnp.where(x < 0, -1, places)
+        return perturbed_values(config, make_table(x.size), mean, perturbation, x)
+
+    return Sampler(draw=functools.partial(lazily.draw, config), values=values)
 
 
 def values_and_std(

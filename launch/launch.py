@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import signal
 import socket
@@ -72,6 +73,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--port", type=int, metavar="N", help="first of the ports to use (default: free ones)"
     )
+    parser.add_argument(
+        "--pin",
+        action="store_true",
+        help="a core for the learner alone, the others for all else: for few cores and one run",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     options.add_config(parser)
     parser.set_defaults(command=launch, agent=None, engine=None)
@@ -81,6 +87,7 @@ def launch(args: argparse.Namespace) -> int:
     """The command; gives the exit code."""
     run = _resumed(args) if args.resume else new(args)
     check_room(run)
+    cores = learner_cores(args)
     addresses = free_addresses(args.port)
     try:
         run.directory.mkdir(parents=True, exist_ok=True)
@@ -92,7 +99,7 @@ def launch(args: argparse.Namespace) -> int:
 
                 code = threads.run(run, args.quiet)
             else:
-                code = supervised(run, addresses, args.quiet)
+                code = supervised(run, addresses, args.quiet, cores)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -102,8 +109,22 @@ def launch(args: argparse.Namespace) -> int:
     return show(run) or code
 
 
-def supervised(run: Run, addresses: dict[str, str], quiet: bool) -> int:
-    """Runs it as processes until it has ended; gives the exit code."""
+def learner_cores(args: argparse.Namespace) -> set[int]:
+    """The cores that are the learner's alone, if any."""
+    cores = sorted(os.sched_getaffinity(0))
+    if not args.pin:
+        return set()
+    if args.launch_type != "local_mp" or len(cores) < 2:
+        raise UsageError(
+            f"--pin: got {len(cores)} core(s) and --launch-type {args.launch_type}, allowed is two "
+            "cores or more and local_mp"
+        )
+    return {cores[0]}
+
+
+def supervised(run: Run, addresses: dict[str, str], quiet: bool, cores: set[int]) -> int:
+    """Runs it as processes until it has ended, the learner alone on its `cores` if there are any;
+    gives the exit code."""
     received: list[int] = []
 
     def stop(number: int, frame: Any) -> None:
@@ -117,7 +138,7 @@ def supervised(run: Run, addresses: dict[str, str], quiet: bool) -> int:
     try:
         with View(run.directory, run.plan.config.samples_per_insert, quiet) as view:
             view.say(f"starting {len(node_names(run))} processes; logs: {run.directory}/logs")
-            with Supervisor(run, addresses) as supervisor:
+            with Supervisor(run, addresses, cores) as supervisor:
                 known = 0
                 while not supervisor.look():
                     view.update()

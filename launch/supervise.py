@@ -18,6 +18,7 @@ import signal
 import threading
 import time
 import traceback
+from collections.abc import Set
 from typing import Any
 
 from eve_acme.launch.nodes.base import Run
@@ -54,8 +55,10 @@ def node_names(run: Run) -> list[NodeName]:
 class Supervisor:
     """The processes of a run; use as a context manager."""
 
-    def __init__(self, run: Run, addresses: dict[str, str]):
+    def __init__(self, run: Run, addresses: dict[str, str], learner_cores: Set[int] = frozenset()):
+        """Starts nothing yet. Of `learner_cores`, if any, the learner will be the only user."""
         self._run = run
+        self._learner_cores = learner_cores
         self._addresses = addresses
         self._processes: dict[NodeName, Any] = {}
         self._ended: set[NodeName] = set()
@@ -117,9 +120,13 @@ class Supervisor:
             os.kill(process.pid, number)
 
     def _start(self, name: NodeName) -> None:
+        cores: Set[int] = os.sched_getaffinity(0)
+        if self._learner_cores:
+            own = name.role == "learner"
+            cores = self._learner_cores if own else cores - self._learner_cores
         process = self._context.Process(
             target=_node_process,
-            args=(self._run, self._addresses, name, os.getpid(), str(self._compiled)),
+            args=(self._run, self._addresses, name, os.getpid(), str(self._compiled), cores),
             name=str(name),
             daemon=False,
         )
@@ -155,9 +162,15 @@ def last_error(log: pathlib.Path) -> str:
 
 
 def _node_process(
-    run: Run, addresses: dict[str, str], name: NodeName, launcher: int, compiled: str
+    run: Run,
+    addresses: dict[str, str],
+    name: NodeName,
+    launcher: int,
+    compiled: str,
+    cores: Set[int],
 ) -> None:
     """The life of a node's process."""
+    os.sched_setaffinity(0, cores)
     os.setsid()  # Ctrl-C in the terminal is for the launcher.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # When the fork server dies.
     threading.Thread(target=_die_with, args=(launcher,), daemon=True).start()

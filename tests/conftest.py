@@ -16,6 +16,13 @@ from dm_env import specs
 
 from eve_acme.types import Transition
 
+LONGEST = ("test_program", "test_images", "test_examples", "test_launch_run", "test_node")
+"""Files that take longest: begun first, so that no worker is left alone with one."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
 
 @pytest.fixture
 def table_specs():

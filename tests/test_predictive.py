@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eve_acme import posterior, predictive
+from eve_acme import lazily, posterior, predictive
 from eve_acme.config import EVEConfig
 from eve_acme.networks import make_networks
 from eve_acme.posterior import Posterior
@@ -96,3 +96,25 @@ def test_an_untried_action_stays_uncertain_beside_a_tried_one(table_specs):
     _, std = predictive.values_and_std(config, network, seen, network.encode(jnp.int32(1))[None])
     assert std[0, 0] < 0.02
     np.testing.assert_allclose(std[0, 1:], np.sqrt(1.0 / 6.0), rtol=1e-2)
+
+
+@pytest.mark.parametrize("total", [1, 6, 7, 1001])
+def test_some_normals_are_those_of_the_large_call(total):
+    key = jax.random.PRNGKey(5)
+    every = jax.random.normal(key, (total,))
+    index = jnp.array([[0, total - 1], [total // 2, (total + 1) // 2 - 1]])
+    np.testing.assert_array_equal(lazily.some_normals(key, total, index), every[index])
+
+
+@pytest.mark.parametrize("prior", ["unit", "constant"])
+@pytest.mark.parametrize("form", ["by_action", "shared"])
+def test_rows_that_are_drawn_when_read_are_those_of_the_whole_sample(prior, form, table_specs):
+    config, network, post = _case(table_specs, prior=prior, first_layer=form)
+    key = jax.random.PRNGKey(8)
+    sampler = predictive.make_sampler(config, network)
+    sample = jax.jit(sampler.draw)(post, key)
+    whole = posterior.perturbation(config, post, key)
+    for state in range(-1, 7):
+        x = network.encode(jnp.int32(state))
+        expected = predictive.perturbed_values(config, network, post.mean, whole, x)
+        np.testing.assert_allclose(jax.jit(sampler.values)(sample, x), expected, rtol=2e-6)

@@ -1,6 +1,7 @@
 """Distributed runs, as real processes: they end, survive, resume, and say what is wrong."""
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -55,8 +56,17 @@ def test_it_ends_by_itself(tmp_path, kind):
 
 def test_interrupted_it_saves_and_resumes(tmp_path):
     out = tmp_path / "run"
-    process = start(*TINY, "--episodes", "100000", "--out", str(out))
+    cores = sorted(os.sched_getaffinity(0))
+    pin = ["--pin"] if len(cores) > 1 else []
+    process = start(*TINY, "--episodes", "100000", "--out", str(out), *pin)
     wait_for(lambda: (status(out) or {}).get("rounds"))
+    if pin:
+        used = {
+            path.name: os.sched_getaffinity(int(path.read_text()))
+            for path in (out / "pids").iterdir()
+        }
+        assert used.pop("learner-0") == {cores[0]}
+        assert len(used) == 6 and all(others == set(cores[1:]) for others in used.values())
     process.send_signal(signal.SIGINT)
     text = finish(process, 30)
     assert process.returncode == 130, text
@@ -227,6 +237,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     for words, said in (
         (["nothing/0"], "task: got 'nothing/0'"),
         (["--actors", "0"], "--actors: got 0, allowed is a whole number from 1 to 1000"),
+        (["--pin", "--launch-type", "local_mt"], "--launch-type local_mt, allowed is two cores or"),
         (["--steps", "-1"], "--steps: got -1, allowed is a whole number from 1"),
         (["--port", str(port)], f"({port} is in use)"),
         (["--replay-megabytes", "1", "--episodes", "10000"], "replay_megabytes: got 1, which"),

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def _measure(task: str, repeats: int, seconds: float) -> dict[str, Any]:
     contenders: dict[str, Callable[[str, pathlib.Path, float], float]] = {
         "ours, 2 actors": ours,
+        "ours, 2 actors, --pin": pinned,
         "stock Acme DQN, 2 actors": stock,
         "Reverb alone": raw_reverb,
         "embedded engine": embedded,
@@ -51,17 +52,24 @@ def _measure(task: str, repeats: int, seconds: float) -> dict[str, Any]:
     for name, values in rates.items():
         turns = " ".join(f"{value:.0f}" for value in values)
         print(f"{name:<28}{medians[name]:>10.0f}{120 * medians[name]:>12.0f}   {turns}")
-    mine, *others = medians.values()
-    ratios = {f"ours / {name}": mine / medians[name] for name in list(rates)[1:]}
+    mine, pinned_rate, *others = medians.values()
+    ratios = {f"ours / {name}": mine / medians[name] for name in list(rates)[2:]}
     ratios["ours / the smaller of the last two"] = mine / min(others[1:])
+    for name in list(rates)[2:]:
+        ratios[f"ours, --pin / {name}"] = pinned_rate / medians[name]
     for name, ratio in ratios.items():
         print(f"{name}: {ratio:.2f}")
     return dict(rounds_per_second=rates, ratios=ratios)
 
 
-def ours(task: str, folder: pathlib.Path, seconds: float) -> float:
+def pinned(task: str, folder: pathlib.Path, seconds: float) -> float:
+    """`ours` with the learner on one core, and all else on the others."""
+    return ours(task, folder, seconds, "--pin")
+
+
+def ours(task: str, folder: pathlib.Path, seconds: float, *more: str) -> float:
     """Rounds a second of `eve launch`, once it explores."""
-    words = ["launch", task, "--episodes", "100000", "--quiet", "--out", str(folder / "run")]
+    words = ["launch", task, "--episodes", "100000", "--quiet", "--out", str(folder / "run"), *more]
     words += ["--replay-megabytes", "1000000", "--burn-in-episodes", "20"]
     process = start(["-m", "eve_acme.launch", *words])
     try:
