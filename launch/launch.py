@@ -76,7 +76,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--pin",
         action="store_true",
-        help="a core for the learner alone, the others for all else: for few cores and one run",
+        help="keep a core for learning, and all else away from it: for few cores and one run",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     options.add_config(parser)
@@ -110,7 +110,7 @@ def launch(args: argparse.Namespace) -> int:
 
 
 def learner_cores(args: argparse.Namespace) -> set[int]:
-    """The cores that are the learner's alone, if any."""
+    """The cores that are kept for learning, if any."""
     cores = sorted(os.sched_getaffinity(0))
     if not args.pin:
         return set()
@@ -123,8 +123,8 @@ def learner_cores(args: argparse.Namespace) -> set[int]:
 
 
 def supervised(run: Run, addresses: dict[str, str], quiet: bool, cores: set[int]) -> int:
-    """Runs it as processes until it has ended, the learner alone on its `cores` if there are any;
-    gives the exit code."""
+    """Runs it as processes until it has ended, with nothing but learning on `cores`, if there are
+    any; gives the exit code."""
     received: list[int] = []
 
     def stop(number: int, frame: Any) -> None:

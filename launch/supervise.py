@@ -56,7 +56,7 @@ class Supervisor:
     """The processes of a run; use as a context manager."""
 
     def __init__(self, run: Run, addresses: dict[str, str], learner_cores: Set[int] = frozenset()):
-        """Starts nothing yet. Of `learner_cores`, if any, the learner will be the only user."""
+        """Starts nothing yet. On `learner_cores`, if any, there will be nothing but learning."""
         self._run = run
         self._learner_cores = learner_cores
         self._addresses = addresses
@@ -120,13 +120,16 @@ class Supervisor:
             os.kill(process.pid, number)
 
     def _start(self, name: NodeName) -> None:
-        cores: Set[int] = os.sched_getaffinity(0)
-        if self._learner_cores:
-            own = name.role == "learner"
-            cores = self._learner_cores if own else cores - self._learner_cores
         process = self._context.Process(
             target=_node_process,
-            args=(self._run, self._addresses, name, os.getpid(), str(self._compiled), cores),
+            args=(
+                self._run,
+                self._addresses,
+                name,
+                os.getpid(),
+                str(self._compiled),
+                self._learner_cores,
+            ),
             name=str(name),
             daemon=False,
         )
@@ -167,10 +170,10 @@ def _node_process(
     name: NodeName,
     launcher: int,
     compiled: str,
-    cores: Set[int],
+    learner_cores: Set[int],
 ) -> None:
     """The life of a node's process."""
-    os.sched_setaffinity(0, cores)
+    os.sched_setaffinity(0, os.sched_getaffinity(0) - learner_cores)
     os.setsid()  # Ctrl-C in the terminal is for the launcher.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # When the fork server dies.
     threading.Thread(target=_die_with, args=(launcher,), daemon=True).start()
@@ -178,6 +181,7 @@ def _node_process(
     from eve_acme.launch.nodes import base
 
     base.share_compiled(compiled)
+    base.LEARNER_CORES[:] = learner_cores
     program.redirect_output(run.directory / "logs" / f"{name}.log")
     signal.signal(signal.SIGTERM, lambda *_: base.finish_all())
     try:

@@ -63,7 +63,7 @@ def _measure(task: str, repeats: int, seconds: float) -> dict[str, Any]:
 
 
 def pinned(task: str, folder: pathlib.Path, seconds: float) -> float:
-    """`ours` with the learner on one core, and all else on the others."""
+    """`ours` with a core for learning, and all else on the others."""
     return ours(task, folder, seconds, "--pin")
 
 

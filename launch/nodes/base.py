@@ -72,6 +72,8 @@ def share_compiled(directory: str) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+LEARNER_CORES: list[int] = []
+"""Where this process learns, and nothing else runs; empty: wherever it may run."""
 _NODES: list["Node"] = []
 """The nodes of this process."""
 _LOGS: list[pathlib.Path] = []

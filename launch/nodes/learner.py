@@ -1,5 +1,6 @@
 """The learner node: reads every episode once, learns as lock-step would, serves the posterior."""
 
+import os
 import pickle
 import queue
 import threading
@@ -12,6 +13,7 @@ import numpy as np
 
 from eve_acme.checks import Diverged
 from eve_acme.launch.checkpoint import checkpoints, keep_batch, newest, save_agent
+from eve_acme.launch.nodes import base
 from eve_acme.launch.nodes import replay as replay_node
 from eve_acme.launch.nodes.base import Node, Run, key_of, make_environment, make_network, seed_of
 from eve_acme.launch.recorder import write_atomically
@@ -207,6 +209,8 @@ class Learner(Node):
         self._life, self._heard = life, time.monotonic()
 
     def _learn(self) -> None:
+        if base.LEARNER_CORES:
+            os.sched_setaffinity(0, base.LEARNER_CORES)  # This thread alone.
         while self._working:
             self._learner.learn()
 
