@@ -26,6 +26,15 @@ def test_results_and_errors_come_from_one_other_thread():
     assert background.call(int) == 0  # An error is not the end.
 
 
+def test_the_thread_ends_with_the_object():
+    background = Background()
+    thread = background.call(threading.current_thread)
+    assert thread.is_alive()
+    del background
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_a_caller_that_waits_can_be_ended():
     """As Acme ends its workers: with an exception that only Python code can hear."""
     waiting, ended, forever = threading.Event(), threading.Event(), threading.Event()

@@ -14,7 +14,10 @@ HEAR_SECONDS = 0.2
 
 
 class Background:
-    """One daemon thread, which does not keep the interpreter alive, for calls one by one."""
+    """One daemon thread, which does not keep the interpreter alive, for calls one by one.
+
+    It ends with the object.
+    """
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -23,7 +26,7 @@ class Background:
     def call(self, function: Callable, *args: Any) -> Any:
         """Calls the function in the thread; gives what it gives, or raises what it raises."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, daemon=True)
+            self._thread = threading.Thread(target=_serve, args=(self._calls,), daemon=True)
             self._thread.start()
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._calls.put((function, args, answer))
@@ -36,11 +39,15 @@ class Background:
                 raise error
             return result
 
-    def _serve(self) -> None:
-        while True:
-            function, args, answer = self._calls.get()
-            try:
-                answer.put((function(*args), None))
-            except BaseException as error:
-                answer.put((None, error))
-            del function, args, answer  # What was asked for is not kept alive while waiting.
+    def __del__(self) -> None:
+        self._calls.put(None)
+
+
+def _serve(calls: "queue.SimpleQueue[Any]") -> None:
+    while (call := calls.get()) is not None:
+        function, args, answer = call
+        try:
+            answer.put((function(*args), None))
+        except BaseException as error:
+            answer.put((None, error))
+        del call, function, args, answer  # What was asked for is not kept alive while waiting.
