@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Set
 from typing import Any
 
 from eve_acme.launch import checkpoint, journal, options, tasks
@@ -122,9 +123,10 @@ def learner_cores(args: argparse.Namespace) -> set[int]:
     return {cores[0]}
 
 
-def supervised(run: Run, addresses: dict[str, str], quiet: bool, cores: set[int]) -> int:
-    """Runs it as processes until it has ended, with nothing but learning on `cores`, if there are
-    any; gives the exit code."""
+def supervised(
+    run: Run, addresses: dict[str, str], quiet: bool, cores: Set[int] = frozenset()
+) -> int:
+    """Runs it as processes until it has ended, only learning on `cores`; gives the exit code."""
     received: list[int] = []
 
     def stop(number: int, frame: Any) -> None:

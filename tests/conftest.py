@@ -10,6 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import types
 
+import jax
 import numpy as np
 import pytest
 from dm_env import specs
@@ -22,6 +23,14 @@ LONGEST = ("test_program", "test_images", "test_examples", "test_launch_run", "t
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.fixture
+def quick_compile():
+    """Compiles fast what runs but a few times: for tests that compare numbers up to rounding."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from eve_acme.config import EVEConfig
 from eve_acme.networks import TABLE, from_functions, make_networks
 from eve_acme.posterior import Posterior
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 FORMS = ["by_action", "shared"]
 
 

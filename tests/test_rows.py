@@ -12,6 +12,8 @@ from eve_acme import rows, update
 from eve_acme.config import PRESETS, EVEConfig
 from eve_acme.networks import make_networks
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 VARIANTS = {
     "default": {},
     "paper": PRESETS["paper"],

@@ -12,6 +12,8 @@ from eve_acme.config import PRESETS, EVEConfig
 from eve_acme.networks import from_functions, make_networks
 from eve_acme.types import Transition
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 # q(s, a) = theta_a s: its gradient is s at a, and zero elsewhere.
 LINEAR = from_functions(
     init=lambda key: {"m": {"theta": jnp.array([1.0, 2.0])}},

@@ -119,6 +119,7 @@ class Replay(Node):
         self._stop.wait()
         self._server.stop()  # Sends home a feeder that waits for the learner, and the learner.
         self._feeder.join(timeout=5.0)
+        del self._server  # It gives its port back: at the interpreter's end it no longer could.
         self._journal.sync()  # Not closed: a call that is still answered may write to it.
 
     def _episodes(self) -> int:
