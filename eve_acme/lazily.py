@@ -14,7 +14,7 @@ from jax.extend.random import threefry_2x32
 
 from eve_acme import posterior as posterior_lib
 from eve_acme.config import EVEConfig
-from eve_acme.networks import TABLE
+from eve_acme.networks import TABLE, with_rows
 from eve_acme.posterior import Posterior
 from eve_acme.types import Array, Params
 
@@ -35,7 +35,7 @@ class Sample(NamedTuple):
 
 def draw(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Sample:
     """The sample that `posterior.perturbation` draws with this key."""
-    starts, total = _starts(posterior.mean)
+    starts, total = posterior_lib.starts_of(posterior.mean)
 
     def one(variance: jax.Array, start: int) -> jax.Array:
         index = start + jnp.arange(variance.size).reshape(variance.shape)
@@ -43,7 +43,7 @@ def draw(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Sample:
 
     variances = posterior_lib.variances(config, posterior)
     no_rows = jnp.zeros_like(variances[TABLE]["w"][:0])
-    rest = jax.tree_util.tree_map(one, _with_rows(variances, no_rows), starts)
+    rest = jax.tree_util.tree_map(one, with_rows(variances, no_rows), starts)
     return Sample(posterior, rest, key)
 
 
@@ -51,16 +51,16 @@ def read(config: EVEConfig, sample: Sample, rows: jax.Array) -> tuple[Params, Pa
     """Mean and `theta' - mean` of the network whose table has just these `rows` `[R]`."""
     posterior = sample.posterior
     small = posterior._replace(
-        mean=_with_rows(posterior.mean, posterior.mean[TABLE]["w"][rows]),
-        fisher=_with_rows(posterior.fisher, posterior.fisher[TABLE]["w"][rows]),
+        mean=with_rows(posterior.mean, posterior.mean[TABLE]["w"][rows]),
+        fisher=with_rows(posterior.fisher, posterior.fisher[TABLE]["w"][rows]),
         rewards=jax.tree_util.tree_map(lambda leaf: leaf[rows], posterior.rewards),
     )
     variance = posterior_lib.variances(config, small)[TABLE]["w"]
-    starts, total = _starts(posterior.mean)
+    starts, total = posterior_lib.starts_of(posterior.mean)
     units = variance.shape[1]
     index = starts[TABLE]["w"] + rows[:, None] * units + jnp.arange(units)
     drawn = jnp.sqrt(variance) * some_normals(sample.key, total, index)
-    return small.mean, _with_rows(sample.rest, drawn)
+    return small.mean, with_rows(sample.rest, drawn)
 
 
 def some_normals(key: jax.Array, total: int, index: jax.Array) -> jax.Array:
@@ -77,15 +77,3 @@ def some_normals(key: jax.Array, total: int, index: jax.Array) -> jax.Array:
     low = np.nextafter(np.float32(-1.0), np.float32(0.0))
     uniform = jnp.maximum(low, fraction * (np.float32(1.0) - low) + low)
     return (np.float32(np.sqrt(2)) * jax.lax.erf_inv(uniform)).reshape(index.shape)
-
-
-def _starts(params: Params) -> tuple[Params, int]:
-    """Where each leaf begins among all numbers, and how many these are."""
-    leaves, structure = jax.tree_util.tree_flatten(params)
-    ends = np.cumsum([leaf.size for leaf in leaves])
-    starts = [int(end) - leaf.size for end, leaf in zip(ends, leaves, strict=True)]
-    return structure.unflatten(starts), int(ends[-1])
-
-
-def _with_rows(tree: Params, rows: Array) -> Params:
-    return {**tree, TABLE: {**tree[TABLE], "w": rows}}

@@ -76,6 +76,11 @@ def look_up(w: jax.Array, row: jax.Array) -> jax.Array:
     return jnp.where(row[..., None] < 0, 0.0, w[jnp.maximum(row, 0)])
 
 
+def with_rows(tree: Params, rows: Any) -> Params:
+    """A tree like the parameters, with other rows in its table."""
+    return {**tree, TABLE: {**tree[TABLE], "w": rows}}
+
+
 def make_networks(environment_spec: Any, config: EVEConfig | None = None) -> Network:
     """The network for an environment's specs (Acme's `EnvironmentSpec`, or any with its fields).
 

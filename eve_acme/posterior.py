@@ -16,6 +16,7 @@ forms behind one interface:
   linearised network (see `predictive`), in which the Fisher is exact.
 """
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
-from eve_acme.networks import TABLE
+from eve_acme.networks import TABLE, with_rows
 from eve_acme.rowwise import elementwise
 from eve_acme.types import Array, Params
 
@@ -89,8 +90,8 @@ def variances(config: EVEConfig, posterior: Posterior) -> Params:
         if isinstance(posterior.rewards, tuple):
             return data
         leaves = len(jax.tree_util.tree_leaves(units))
-        table, extra = data[TABLE], doubt(config, posterior, units[TABLE]["w"], leaves)
-        return {**data, TABLE: {**table, "w": table["w"] + extra[:, None]}}
+        extra = doubt(config, posterior, units[TABLE]["w"], leaves)
+        return with_rows(data, data[TABLE]["w"] + extra[:, None])
     return jax.tree_util.tree_map(of_weights, posterior.fisher)
 
 
@@ -125,14 +126,19 @@ def normals_like(key: jax.Array, tree: Params, leading: tuple[int, ...] = ()) ->
 
     One call of the generator serves all leaves: many small calls cost more than the numbers.
     """
-    leaves, structure = jax.tree_util.tree_flatten(tree)
-    total = sum(leaf.size for leaf in leaves)
+    starts, total = starts_of(tree)
     flat = jax.random.normal(key, (*leading, total), jnp.float32)
-    out, start = [], 0
-    for leaf in leaves:
-        out.append(flat[..., start : start + leaf.size].reshape(*leading, *leaf.shape))
-        start += leaf.size
-    return jax.tree_util.tree_unflatten(structure, out)
+    return jax.tree_util.tree_map(
+        lambda leaf, i: flat[..., i : i + leaf.size].reshape(*leading, *leaf.shape), tree, starts
+    )
+
+
+def starts_of(tree: Params) -> tuple[Params, int]:
+    """Where each leaf begins among the numbers of all leaves, and how many these are."""
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    ends = list(itertools.accumulate(leaf.size for leaf in leaves))
+    starts = [end - leaf.size for end, leaf in zip(ends, leaves, strict=True)]
+    return structure.unflatten(starts), sum(leaf.size for leaf in leaves)
 
 
 def perturbation(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Params:

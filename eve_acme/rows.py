@@ -24,10 +24,10 @@ from eve_acme import fisher as fisher_lib
 from eve_acme import update
 from eve_acme.adam import B1, B2
 from eve_acme.config import EVEConfig
-from eve_acme.networks import TABLE, Network
+from eve_acme.networks import TABLE, Network, with_rows
 from eve_acme.posterior import Posterior
 from eve_acme.rowwise import first_places
-from eve_acme.types import Array, Params, Transition
+from eve_acme.types import Array, Transition
 
 SETTLED = 20_000
 """Steps after which Adam's bias corrections are 1 in float32."""
@@ -248,17 +248,14 @@ def _rows(state: update.State) -> Rows:
 
 
 def _with_rows(state: update.State, rows: Rows) -> update.State:
-    def put(tree: Params, w: Any) -> Params:
-        return {**tree, TABLE: {**tree[TABLE], "w": w}}
-
     moments = state.optimizer[0]
-    moments = moments._replace(mu=put(moments.mu, rows.mu), nu=put(moments.nu, rows.nu))
+    moments = moments._replace(mu=with_rows(moments.mu, rows.mu), nu=with_rows(moments.nu, rows.nu))
     return state._replace(
-        params=put(state.params, rows.w),
-        target=put(state.target, rows.target),
+        params=with_rows(state.params, rows.w),
+        target=with_rows(state.target, rows.target),
         optimizer=(moments, *state.optimizer[1:]),
         fisher=state.fisher._replace(
-            total=put(state.fisher.total, rows.fisher),
+            total=with_rows(state.fisher.total, rows.fisher),
             rewards=rows.rewards,
         ),
     )

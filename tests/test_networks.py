@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from dm_env import specs
 
+from eve_acme.acting import make_policy
 from eve_acme.config import EVEConfig
 from eve_acme.networks import make_networks, num_parameters
+from eve_acme.update import compiled_learner
 
 
 def _one_hot_specs(num_states, num_actions):
@@ -124,3 +126,15 @@ def test_continuous_actions_are_refused():
     )
     with pytest.raises(TypeError, match=r"actions: got .* allowed is a dm_env DiscreteArray"):
         make_networks(continuous)
+
+
+@pytest.mark.parametrize("kind", ["table_specs", "dense_specs"])
+def test_equal_networks_share_what_is_compiled(kind, request):
+    specs_, config = request.getfixturevalue(kind), EVEConfig(hidden=(5,))
+    first, again = (make_networks(specs_, EVEConfig(hidden=(5,))) for _ in range(2))
+    assert compiled_learner(config, first).learn is compiled_learner(config, again).learn
+    assert make_policy(config, first).select is make_policy(config, again).select
+    other = EVEConfig(hidden=(5,), activation="relu")
+    assert compiled_learner(other, make_networks(specs_, other)) is not compiled_learner(
+        config, first
+    )

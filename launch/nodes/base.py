@@ -74,6 +74,14 @@ def share_compiled(directory: str) -> None:
 
 LEARNER_CORES: list[int] = []
 """Where this process learns, and nothing else runs; empty: wherever it may run."""
+
+
+def learn_apart() -> None:
+    """Moves the thread that calls it, which learns, to the cores that are kept for it, if any."""
+    if LEARNER_CORES:
+        os.sched_setaffinity(0, LEARNER_CORES)
+
+
 _NODES: list["Node"] = []
 """The nodes of this process."""
 _LOGS: list[pathlib.Path] = []

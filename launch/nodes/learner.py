@@ -1,6 +1,5 @@
 """The learner node: reads every episode once, learns as lock-step would, serves the posterior."""
 
-import os
 import pickle
 import queue
 import threading
@@ -23,9 +22,7 @@ from eve_acme.types import ReplayFull, Rounds
 
 CHECKPOINT_SECONDS = 10.0
 KEPT = 3
-LOOK_SECONDS = 0.2
-CHECK_SECONDS = 1.0
-SILENCE_SECONDS = 25.0
+LOOK_SECONDS, CHECK_SECONDS, SILENCE_SECONDS = 0.2, 1.0, 25.0
 AHEAD = 2
 """Calls' worth of rounds that are drawn while others are learnt."""
 
@@ -127,8 +124,8 @@ class Learner(Node):
 
         self._directory.mkdir(parents=True, exist_ok=True)
         saved = self._learner.save()
-        name = f"{saved['rounds']:012d}.pkl"
-        write_atomically(self._directory / name, pickle.dumps(saved, protocol=5))
+        data = pickle.dumps(saved, protocol=5)
+        write_atomically(self._directory / f"{saved['rounds']:012d}.pkl", data)
         for old in checkpoints(self._directory)[:-KEPT]:
             old.unlink()
         posterior = self._learner.get_variables([POSTERIOR])[0]
@@ -209,8 +206,7 @@ class Learner(Node):
         self._life, self._heard = life, time.monotonic()
 
     def _learn(self) -> None:
-        if base.LEARNER_CORES:
-            os.sched_setaffinity(0, base.LEARNER_CORES)  # This thread alone.
+        base.learn_apart()
         while self._working:
             self._learner.learn()
 
