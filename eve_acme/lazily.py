@@ -35,15 +35,16 @@ class Sample(NamedTuple):
 
 def draw(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Sample:
     """The sample that `posterior.perturbation` draws with this key."""
-    starts, total = posterior_lib.starts_of(posterior.mean)
-
-    def one(variance: jax.Array, start: int) -> jax.Array:
-        index = start + jnp.arange(variance.size).reshape(variance.shape)
-        return jnp.sqrt(variance) * some_normals(key, total, index)
-
     variances = posterior_lib.variances(config, posterior)
-    no_rows = jnp.zeros_like(variances[TABLE]["w"][:0])
-    rest = jax.tree_util.tree_map(one, with_rows(variances, no_rows), starts)
+    rest = with_rows(variances, jnp.zeros_like(variances[TABLE]["w"][:0]))
+    starts, total = posterior_lib.starts_of(posterior.mean)
+    indices = jax.tree_util.tree_map(lambda leaf, i: i + jnp.arange(leaf.size), rest, starts)
+    flat = some_normals(key, total, jnp.concatenate(jax.tree_util.tree_leaves(indices)))
+    rest = jax.tree_util.tree_map(
+        lambda leaf, i: jnp.sqrt(leaf) * flat[i : i + leaf.size].reshape(leaf.shape),
+        rest,
+        posterior_lib.starts_of(rest)[0],
+    )
     return Sample(posterior, rest, key)
 
 

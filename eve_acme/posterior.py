@@ -25,7 +25,7 @@ import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
 from eve_acme.networks import TABLE, with_rows
-from eve_acme.rowwise import elementwise
+from eve_acme.rowwise import elementwise, row_sums
 from eve_acme.types import Array, Params
 
 _TINY = 1e-30
@@ -59,7 +59,7 @@ def unit_information(fisher: Params, weight: Array) -> Params:
 
     def of_module(module: Params) -> Params:
         if isinstance(module, Mapping) and set(module) == {"w", "b"}:
-            unit = jnp.mean(module["b"]) / weight
+            unit = row_sums(module["b"]) / (module["b"].size * weight)
             return dict.fromkeys(module, unit)
         return jax.tree_util.tree_map(
             lambda f: jnp.sum(f) / (weight * (f.shape[-1] if f.ndim else 1)), module
@@ -108,7 +108,7 @@ def doubt(config: EVEConfig, posterior: Posterior, unit: Array, leaves: int) -> 
     counted, and get no such doubt.
     """
     fisher = posterior.fisher[TABLE]["w"]
-    seen = jnp.sum(fisher, axis=1)
+    seen = row_sums(fisher)
     per_visit = jnp.asarray(posterior.n, jnp.float32) / posterior.weight
     visits = per_visit * seen / (fisher.shape[1] * unit + _TINY)
     rewards = posterior.rewards / (seen + _TINY) / config.prior_std**2  # In the prior's units.

@@ -6,8 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-_WIDTH, _MOST_FOLDED = 10, 200
-"""See `row_sums`: columns that a row is folded into, and columns from which on it is not."""
 _LEAST_FLAT = 2**11
 """See `elementwise`: below so many numbers a matrix is left as it is."""
 
@@ -33,18 +31,8 @@ def inverse(x: jax.Array) -> jax.Array:
 
 
 def row_sums(x: jax.Array) -> jax.Array:
-    """The sum of each row of a matrix.
-
-    XLA adds up one number after another; a short row is first folded into `_WIDTH` columns, which
-    it does with vector instructions. What is left is a product: XLA is slower at sums.
-    """
-    columns = x.shape[1]
-    whole = columns - columns % _WIDTH
-    if not _WIDTH < columns <= _MOST_FOLDED:
-        return x @ jnp.ones(columns, x.dtype)
-    folded = sum(x[:, i : i + _WIDTH] for i in range(_WIDTH, whole, _WIDTH)) + x[:, :_WIDTH]
-    sums = folded @ jnp.ones(_WIDTH, x.dtype)
-    return sums if whole == columns else sums + row_sums(x[:, whole:])
+    """The sum of each row of a matrix, or of a vector: a product, since XLA is slower at sums."""
+    return x @ jnp.ones(x.shape[-1], x.dtype)
 
 
 def first_places(rows: jax.Array) -> jax.Array:

@@ -1,13 +1,6 @@
 """What several tests share."""
 
 import os
-
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-)
-os.environ.setdefault("PJRT_NPROC", "1")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import types
 
 import jax
@@ -15,7 +8,11 @@ import numpy as np
 import pytest
 from dm_env import specs
 
+from eve_acme.launch.main import RUNTIME
 from eve_acme.types import Transition
+
+for name, value in {**RUNTIME, "TF_CPP_MIN_LOG_LEVEL": "3"}.items():
+    os.environ.setdefault(name, value)
 
 LONGEST = ("test_program", "test_images", "test_examples", "test_launch_run", "test_node")
 """Files that take longest: begun first, so that no worker is left alone with one."""

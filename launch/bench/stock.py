@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from eve_acme.agent import compat
-from eve_acme.launch.main import ONE_THREAD
+from eve_acme.launch.main import RUNTIME
 
 compat.repair()
 
@@ -94,7 +94,7 @@ def main() -> None:
     task, actors, seconds, directory = sys.argv[1:]
     sys.argv = sys.argv[:1]
     program = make_program(task, int(actors), directory)
-    environment = {name: os.environ[name] for name in ("PYTHONPATH", *ONE_THREAD)}
+    environment = {name: os.environ[name] for name in ("PYTHONPATH", *RUNTIME)}
     resources = {label: PythonProcess(env=environment) for label in program.groups}
     threading.Thread(target=_end_after, args=(float(seconds),), daemon=True).start()
     lp.launch(

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from eve_acme.launch.main import ONE_THREAD
+from eve_acme.launch.main import RUNTIME
 
 WARM_UP_STEPS = 200
 """All agents have begun to learn by then: their replays start at 100 or 128 steps."""
@@ -34,7 +34,7 @@ class Worker:
         request = json.dumps(dict(name=name, task=task, cores=cores))
         environment = dict(os.environ)
         if CONTENDERS[name]["agent"] != "eve":
-            for name in ONE_THREAD:  # As shipped.
+            for name in RUNTIME:  # As shipped.
                 environment.pop(name, None)
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"from {__name__} import main; main()", request],
