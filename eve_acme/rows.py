@@ -132,7 +132,7 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
             batch, normals = inputs
             return learn_minibatch(config, network, state, batch, normals, n, explore)
 
-        state, metrics = jax.lax.scan(body, state._replace(rest=rest), (batches, randomness))
+        state, metrics = update.scan(body, state._replace(rest=rest), (batches, randomness))
         return state, jax.tree_util.tree_map(jnp.mean, metrics)
 
     def posterior(state: RowState, n: Array) -> Posterior:
