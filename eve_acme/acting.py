@@ -9,9 +9,11 @@ import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
+from eve_acme.packing import Packing
 from eve_acme.posterior import Posterior
 from eve_acme.predictive import make_sampler
 from eve_acme.types import Params
+from eve_acme.update import make_learner
 
 
 class Policy(NamedTuple):
@@ -52,3 +54,18 @@ def make_policy(config: EVEConfig, network: Network) -> Policy:
     if config.acting == "thompson":
         return Policy(sampler.draw, greedy_on_sample)
     return Policy(mean, epsilon_greedy if config.acting == "epsilon_greedy" else greedy)
+
+
+@functools.lru_cache(maxsize=64)
+def make_packed_policy(config: EVEConfig, network: Network) -> Policy:
+    """`make_policy`, with plans of few arrays: what it costs to choose grows with their number."""
+    policy, learner = make_policy(config, network), make_learner(config, network)
+
+    def planned(key: jax.Array) -> Any:
+        return policy.plan(learner.posterior(learner.init(key), 1), key)
+
+    packing = Packing(jax.eval_shape(planned, jax.ShapeDtypeStruct((2,), jnp.uint32)))
+    return Policy(
+        plan=lambda posterior, key: packing.pack(policy.plan(posterior, key)),
+        select=lambda plan, observation, key: policy.select(packing.unpack(plan), observation, key),
+    )

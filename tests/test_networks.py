@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from eve_acme.acting import make_policy
+from eve_acme.acting import make_packed_policy, make_policy
 from eve_acme.config import EVEConfig
 from eve_acme.networks import make_networks, num_parameters
 from eve_acme.update import compiled_learner
@@ -133,7 +133,8 @@ def test_equal_networks_share_what_is_compiled(kind, request):
     specs_, config = request.getfixturevalue(kind), EVEConfig(hidden=(5,))
     first, again = (make_networks(specs_, EVEConfig(hidden=(5,))) for _ in range(2))
     assert compiled_learner(config, first).learn is compiled_learner(config, again).learn
-    assert make_policy(config, first).select is make_policy(config, again).select
+    for make in (make_policy, make_packed_policy):
+        assert make(config, first).select is make(config, again).select
     other = EVEConfig(hidden=(5,), activation="relu")
     assert compiled_learner(other, make_networks(specs_, other)) is not compiled_learner(
         config, first

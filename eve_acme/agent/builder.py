@@ -118,9 +118,9 @@ class EVEBuilder:
         """How to act; to evaluate, greedily on the posterior's mean from the first episode."""
         if evaluation:
             greedy = dataclasses.replace(self._config, acting="greedy")
-            return Behaviour(acting.make_policy(greedy, networks))
+            return Behaviour(acting.make_packed_policy(greedy, networks))
         return Behaviour(
-            policy=acting.make_policy(self._config, networks),
+            policy=acting.make_packed_policy(self._config, networks),
             burn_in_episodes=self._config.burn_in_episodes,
             random_steps=self._config.acting == "epsilon_greedy",
         )

@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from eve_acme import checks
-from eve_acme.acting import make_policy
+from eve_acme.acting import make_packed_policy
 from eve_acme.config import EVEConfig
 from eve_acme.embedded.replay import Draws, Replay, Windows
 from eve_acme.networks import Network, is_index, num_parameters
-from eve_acme.packing import Packed, Packing
+from eve_acme.packing import Packed
 from eve_acme.posterior import Posterior
 from eve_acme.types import Episode
 from eve_acme.update import compiled_learner, rounds_learner
@@ -36,26 +36,19 @@ _FILE = "engine.pkl"
 def compiled_acting(config: EVEConfig, network: Network) -> tuple[Callable, Callable]:
     """`(state, n, key, episode) -> (plan, key)`, and `(plan, observation, key, step) -> action`.
 
-    Keys, posterior and sample in one call, and the sample as few arrays: else the calls cost more
-    than a small network's arithmetic. What is planned is a copy, since the next step takes the
-    state's buffers away.
+    Keys, posterior and sample in one call: else the calls cost more than a small network's
+    arithmetic. What is planned is a copy, since the next step takes the state's buffers away.
     """
-    policy = make_policy(config, network)
+    policy = make_packed_policy(config, network)
     learner = rounds_learner(config, network)
-
-    def planned(state: Any, n: Any, key: jax.Array) -> Any:
-        return policy.plan(learner.posterior(state, n), key)
-
-    key = jax.random.PRNGKey(0)
-    packing = Packing(jax.eval_shape(planned, jax.eval_shape(learner.init, key), 1, key))
 
     def plan(state: Any, n: Any, key: jax.Array, episode: Any) -> tuple[Packed, jax.Array]:
         plan_key, select_key = jax.random.split(jax.random.fold_in(key, episode))
-        packed = packing.pack(planned(state, n, plan_key))
+        packed = policy.plan(learner.posterior(state, n), plan_key)
         return jax.tree_util.tree_map(jnp.copy, packed), select_key
 
     def select(plan: Packed, observation: Any, key: jax.Array, step: Any) -> jax.Array:
-        return policy.select(packing.unpack(plan), observation, jax.random.fold_in(key, step))
+        return policy.select(plan, observation, jax.random.fold_in(key, step))
 
     return jax.jit(plan), jax.jit(select)
 
