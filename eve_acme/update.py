@@ -170,13 +170,9 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
     return Learner(init, update, lambda state, n: posterior_of(config, state, n))
 
 
-def scan(body: Callable, state: Any, inputs: Any) -> tuple[Any, Any]:
-    """`jax.lax.scan` over minibatches, two at a time.
-
-    XLA writes what a loop carries over what it read, and then finds no vector instructions that are
-    safe for it; of two minibatches in a row, the first is spared that.
-    """
-    return jax.lax.scan(body, state, inputs, unroll=2)
+scan = functools.partial(jax.lax.scan, unroll=2)
+"""Over minibatches, two at a time: XLA writes what a loop carries over what it read, and then finds
+no vector instructions that are safe for it. Of two in a row, the first is spared that."""
 
 
 def posterior_of(config: EVEConfig, state: State, n: Array) -> Posterior:

@@ -31,6 +31,17 @@ def quick_compile():
 
 
 @pytest.fixture
+def exact():
+    """Calls a function as compiled without fast math, which may round two programs differently."""
+
+    def call(function, *args):
+        options = {"xla_cpu_enable_fast_math": False}
+        return jax.jit(function).lower(*args).compile(compiler_options=options)(*args)
+
+    return call
+
+
+@pytest.fixture
 def table_specs():
     """Specs of a world with 7 states, given as an index, and 3 actions."""
     return types.SimpleNamespace(
