@@ -69,3 +69,30 @@ def make_packed_policy(config: EVEConfig, network: Network) -> Policy:
         plan=lambda posterior, key: packing.pack(policy.plan(posterior, key)),
         select=lambda plan, observation, key: policy.select(packing.unpack(plan), observation, key),
     )
+
+
+class KeyedPolicy(NamedTuple):
+    """A policy that derives its keys itself, in the same compiled call: outside of it, each
+    derivation costs more than all that is chosen with it.
+
+    Attributes:
+      begin: `(posterior, key, episode) -> (plan, episode_key)`.
+      select: `(plan, observation, episode_key, step) -> action`.
+    """
+
+    begin: Callable[[Posterior, jax.Array, Any], tuple[Any, jax.Array]]
+    select: Callable[[Any, Any, jax.Array, Any], jax.Array]
+
+
+@functools.lru_cache(maxsize=64)
+def keyed(policy: Policy) -> KeyedPolicy:
+    """The policy, with a key for each episode and step from one key of the run."""
+
+    def begin(posterior: Posterior, key: jax.Array, episode: Any) -> tuple[Any, jax.Array]:
+        plan_key, episode_key = jax.random.split(jax.random.fold_in(key, episode))
+        return policy.plan(posterior, plan_key), episode_key
+
+    def select(plan: Any, observation: Any, episode_key: jax.Array, step: Any) -> jax.Array:
+        return policy.select(plan, observation, jax.random.fold_in(episode_key, step))
+
+    return KeyedPolicy(begin, select)

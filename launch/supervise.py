@@ -29,6 +29,8 @@ MOST_DEATHS = 5
 DEATHS_SECONDS = 60.0
 END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
+_BEHIND = 10
+"""Niceness of all nodes but the learner."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +177,8 @@ def _node_process(
     """The life of a node's process."""
     os.sched_setaffinity(0, os.sched_getaffinity(0) - learner_cores)
     os.setsid()  # Ctrl-C in the terminal is for the launcher.
+    if name.role != "learner":
+        _stand_back()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # When the fork server dies.
     threading.Thread(target=_die_with, args=(launcher,), daemon=True).start()
     from eve_acme.launch import program
@@ -190,6 +194,18 @@ def _node_process(
         traceback.print_exc()
         program.leave(1)
     program.leave(0)
+
+
+def _stand_back() -> None:
+    """Lets this session give way to others.
+
+    Where cores are few all nodes wait for the learner, and one that takes its turn while a thread
+    of the learner's holds Python's lock stops all of the learner. Linux may weigh sessions against
+    each other, not processes, and every node is a session of its own: see autogroup in sched(7).
+    """
+    os.nice(_BEHIND)
+    with contextlib.suppress(OSError):
+        pathlib.Path("/proc/self/autogroup").write_text(str(_BEHIND))
 
 
 def _die_with(launcher: int) -> None:

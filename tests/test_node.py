@@ -49,6 +49,7 @@ def test_a_run_on_four_hosts_survives_them(tmp_path):
             wait_for(lambda: "learner has not answered" in str(status(out)["trouble"]), 30)
             before = status(out)["episodes"]
             cluster.start("actor-c", "store", "actor")  # While nothing works.
+            wait_for(lambda: "starts on" in (tmp_path / "actor-c.log").read_text(), 90)
             for host in ("arena", "learner"):
                 hosts.link(host, "up")
             at_least(before + 10)

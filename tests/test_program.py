@@ -62,6 +62,10 @@ def test_interrupted_it_saves_and_resumes(tmp_path):
     pin = ["--pin"] if len(cores) > 1 else []
     process = start(*TINY, "--episodes", "100000", "--out", str(out), *pin)
     wait_for(lambda: (status(out) or {}).get("rounds"))
+    for path in (out / "pids").iterdir():  # All others give way to the learner.
+        behind = 0 if path.name == "learner-0" else 10
+        niceness = os.getpriority(os.PRIO_PROCESS, int(path.read_text()))
+        assert niceness == min(19, os.nice(0) + behind), path.name
     if pin:
         learning = set()
         for path in (out / "pids").iterdir():

@@ -13,7 +13,7 @@ import numpy as np
 from acme import core, specs
 from acme.adders import Adder
 
-from eve_acme.acting import Policy
+from eve_acme.acting import Policy, keyed
 from eve_acme.agent.background import Background
 
 POSTERIOR = "posterior"
@@ -26,12 +26,10 @@ class Behaviour(NamedTuple):
     Attributes:
       policy: how to act after burn-in.
       burn_in_episodes: how many first episodes of the run are uniformly random.
-      random_steps: whether `policy.select` needs a new key at each step.
     """
 
     policy: Policy
     burn_in_episodes: int = 0
-    random_steps: bool = False
 
 
 class EVEActor(core.Actor):
@@ -64,10 +62,10 @@ class EVEActor(core.Actor):
         self._background = Background()
         self.episodes = 0
         self._episodes_so_far = episodes_so_far or (lambda: self.episodes)
-        self._make_plan = jax.jit(behaviour.policy.plan)
-        self._select = jax.jit(behaviour.policy.select)
+        policy = keyed(behaviour.policy)
+        self._begin, self._select = jax.jit(policy.begin), jax.jit(policy.select)
         self._plan: Any = None
-        self._select_key = self._plan_key
+        self._episode_key = self._plan_key
         self._rng = np.random.default_rng()
         self._step = 0
 
@@ -81,18 +79,13 @@ class EVEActor(core.Actor):
             return
         assert self._variable_source is not None
         (posterior,) = self._background.call(self._variable_source.get_variables, [POSTERIOR])
-        episode_key = jax.random.fold_in(self._plan_key, self.episodes)
-        sample_key, self._select_key = jax.random.split(episode_key)
-        self._plan = self._make_plan(posterior, sample_key)
+        self._plan, self._episode_key = self._begin(posterior, self._plan_key, self.episodes)
 
     def select_action(self, observation: Any) -> np.ndarray:
         if self._plan is None:
             action = self._rng.integers(self._actions.num_values)
         else:
-            key = self._select_key
-            if self._behaviour.random_steps:
-                key = jax.random.fold_in(key, self._step)
-            action = self._select(self._plan, observation, key)
+            action = self._select(self._plan, observation, self._episode_key, self._step)
         self._step += 1
         return np.asarray(action, self._actions.dtype)
 

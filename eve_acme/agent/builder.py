@@ -122,5 +122,4 @@ class EVEBuilder:
         return Behaviour(
             policy=acting.make_packed_policy(self._config, networks),
             burn_in_episodes=self._config.burn_in_episodes,
-            random_steps=self._config.acting == "epsilon_greedy",
         )

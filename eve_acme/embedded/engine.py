@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from eve_acme import checks
-from eve_acme.acting import make_packed_policy
+from eve_acme.acting import keyed, make_packed_policy
 from eve_acme.config import EVEConfig
 from eve_acme.embedded.replay import Draws, Replay, Windows
 from eve_acme.networks import Network, is_index, num_parameters
@@ -39,18 +39,14 @@ def compiled_acting(config: EVEConfig, network: Network) -> tuple[Callable, Call
     Keys, posterior and sample in one call: else the calls cost more than a small network's
     arithmetic. What is planned is a copy, since the next step takes the state's buffers away.
     """
-    policy = make_packed_policy(config, network)
+    policy = keyed(make_packed_policy(config, network))
     learner = rounds_learner(config, network)
 
     def plan(state: Any, n: Any, key: jax.Array, episode: Any) -> tuple[Packed, jax.Array]:
-        plan_key, select_key = jax.random.split(jax.random.fold_in(key, episode))
-        packed = policy.plan(learner.posterior(state, n), plan_key)
-        return jax.tree_util.tree_map(jnp.copy, packed), select_key
+        planned = policy.begin(learner.posterior(state, n), key, episode)
+        return jax.tree_util.tree_map(jnp.copy, planned)
 
-    def select(plan: Packed, observation: Any, key: jax.Array, step: Any) -> jax.Array:
-        return policy.select(plan, observation, jax.random.fold_in(key, step))
-
-    return jax.jit(plan), jax.jit(select)
+    return jax.jit(plan), jax.jit(policy.select)
 
 
 class Engine:

@@ -33,6 +33,7 @@ class Counter(Node):
         self._actors = run.actors
         self._lock = threading.Lock()
         self._tickets: dict[tuple[int, int], int] = {}
+        self._unreported: set[tuple[int, int]] = set()  # Few, however many tickets there were.
         self._episodes: list[dict[str, Any]] = []
         self._reported: set[tuple[int, int]] = set()
         self._steps = 0
@@ -137,8 +138,7 @@ class Counter(Node):
     def _in_play(self) -> int:
         """Tickets of actors that may still report."""
         latest = time.monotonic() - GONE_SECONDS
-        open_tickets = self._tickets.keys() - self._reported
-        return sum(self._heard.get(actor, self._started) > latest for actor, _ in open_tickets)
+        return sum(self._heard.get(actor, self._started) > latest for actor, _ in self._unreported)
 
     def _record(self, kind: str, actor: int, index: int, value: Any) -> None:
         self._journal.append((kind, actor, index, value))
@@ -147,9 +147,11 @@ class Counter(Node):
     def _apply(self, kind: str, actor: int, index: int, value: Any) -> None:
         if kind == "ticket":
             self._tickets[actor, index] = value
+            self._unreported.add((actor, index))
         elif kind == "lease":
             self._leases = {h: i for h, i in self._leases.items() if i != actor} | {value: actor}
         else:
             self._reported.add((actor, index))
+            self._unreported.discard((actor, index))
             self._steps += value["length"]
             self._episodes.append(dict(value, actor=actor, index=index))

@@ -244,7 +244,7 @@ class Learner(Node):
                 self._waiting, self._heard = "no episode: it waits for actors", time.monotonic()
                 try:
                     episode = next(episodes)
-                except Exception as error:  # TensorFlow has a class for each way of losing it.
+                except Exception as error:  # However it was lost.
                     self._say(f"replay went away ({str(error)[:200]})")
                     break
                 self._waiting = None

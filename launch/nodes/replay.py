@@ -23,6 +23,7 @@ from eve_acme.launch.nodes.base import Node, Run, make_environment
 from eve_acme.launch.nodes.counter import OVER
 
 QUEUE = "eve_episodes"
+_WITHOUT_END = 2**62
 WAIT_SECONDS = 2.0
 """How long an actor's call waits for room before it is told to ask again."""
 
@@ -138,6 +139,7 @@ class Replay(Node):
         return self._closed or self._episodes() - self._learnt < self._ahead
 
     def _feed(self) -> None:
+        writer = Writer(self._client)
         with contextlib.suppress(RuntimeError):  # The server stopped; the journal has everything.
             while not self._stop.is_set():
                 with self._changed:
@@ -147,7 +149,7 @@ class Replay(Node):
                     number, i = self._feeding
                     place = self._places[i]
                 _, record = next(journal.read(self._path, place))
-                write(self._client, record["episode"], number, i)
+                writer.write(record["episode"], number, i)
                 with self._changed:
                     if self._feeding == (number, i):
                         self._feeding = (number, i + 1)
@@ -173,13 +175,20 @@ def signature(environment: Any) -> dict[str, Any]:
     )
 
 
-def write(client: Any, episode: dict[str, Any], number: int, i: int) -> None:
-    """Puts an episode into the queue; returns when it is there."""
-    import jax
+class Writer:
+    """Puts episodes into the queue: on one stream, as long as they are not too long for it."""
 
-    steps = len(episode["actions"])
-    place = np.array([number, i], np.int64)
-    with client.trajectory_writer(num_keep_alive_refs=steps + 1) as writer:
+    def __init__(self, client: Any):
+        self._client = client
+        self._writer: Any = None
+        self._most_steps = 0
+
+    def write(self, episode: dict[str, Any], number: int, i: int) -> None:
+        """Puts an episode into the queue; returns when it is there."""
+        import jax
+
+        steps = len(episode["actions"])
+        writer = self._stream(steps)
         for t in range(steps + 1):
             step = dict(
                 observations=jax.tree_util.tree_map(
@@ -191,7 +200,7 @@ def write(client: Any, episode: dict[str, Any], number: int, i: int) -> None:
                 step["rewards"] = np.float32(episode["rewards"][t])
                 step["discounts"] = np.float32(episode["discounts"][t])
             if t == 0:
-                step["place"] = place
+                step["place"] = np.array([number, i], np.int64)
             writer.append(step)
         history = writer.history
         trajectory = dict(
@@ -200,18 +209,26 @@ def write(client: Any, episode: dict[str, Any], number: int, i: int) -> None:
             **{name: history[name][:steps] for name in ("actions", "rewards", "discounts")},
         )
         writer.create_item(QUEUE, priority=1.0, trajectory=trajectory)
-        writer.flush()
+        writer.end_episode()
+
+    def _stream(self, steps: int) -> Any:
+        """To open a stream, with threads of its own, takes as long as to write a short episode."""
+        if steps > self._most_steps:
+            self._most_steps = 2 * steps
+            self._writer = self._client.trajectory_writer(num_keep_alive_refs=2 * steps + 1)
+        return self._writer
 
 
 def read(address: str) -> Any:
-    """Episodes out of the queue, each as a dict of arrays, without end."""
+    """Episodes out of the queue, each as a dict of arrays, without end.
+
+    (Reverb's datasets are for many small samples. For one whole episode at a time TensorFlow's
+    iterator takes half again as much processor time as all the rest of its way.)
+    """
     import reverb
 
-    dataset = reverb.TrajectoryDataset.from_table_signature(
-        server_address=address,
-        table=QUEUE,
-        max_in_flight_samples_per_worker=1,
-        num_workers_per_iterator=1,
+    samples = reverb.Client(address).sample(
+        QUEUE, _WITHOUT_END, emit_timesteps=False, unpack_as_table_signature=True
     )
-    for sample in dataset.as_numpy_iterator():
+    for sample in samples:
         yield sample.data
