@@ -24,7 +24,7 @@ from eve_acme.config import EVEConfig
 from eve_acme.intercept import Layer, dense_layers, intercepted
 from eve_acme.networks import Network, look_up
 from eve_acme.posterior import Posterior, variances
-from eve_acme.rowwise import inverse, row_sums
+from eve_acme.rowwise import inverse, products, row_sums
 from eve_acme.types import Array, Params
 
 
@@ -111,7 +111,7 @@ class Gradients:
             if layer.is_table:
                 grad_w = self._by_row(name, delta)
             else:
-                grad_w = power(self._each(x)).T @ delta
+                grad_w = products(power(self._each(x)), delta)
             out[name] = self._with_bias(name, grad_w, jnp.sum(delta, axis=0))
         general = jax.tree_util.tree_map(
             lambda g: jnp.tensordot(c, power(g), axes=1), self._general

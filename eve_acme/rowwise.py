@@ -35,6 +35,13 @@ def row_sums(x: jax.Array) -> jax.Array:
     return x @ jnp.ones(x.shape[-1], x.dtype)
 
 
+def products(x: jax.Array, y: jax.Array) -> jax.Array:
+    """`x.T @ y` for x `[B, m]` and y `[B, n]`; one column as a sum, which XLA does by vectors."""
+    if y.shape[1] == 1:
+        return jnp.sum(x * y, axis=0)[:, None]
+    return x.T @ y
+
+
 def first_places(rows: jax.Array) -> jax.Array:
     """For each of `rows` `[R]`, the first place where the same one is."""
     places = jnp.arange(rows.size, dtype=jnp.int32)

@@ -207,7 +207,7 @@ def begin_round(
     if config.bootstrap == "posterior":
         x = jax.tree_util.tree_map(lambda leaf: leaf[0, 0], batches.o_t)
         if config.predictive == "linear":
-            bootstrap = jax.random.normal(bootstrap_key, (k, batch_size, network.num_actions))
+            bootstrap = normals_like(bootstrap_key, jnp.empty((k, batch_size, network.num_actions)))
         elif config.bootstrap_sample == "transition":
             shapes = layers.noise_for_outputs(network, state.params, x)
             bootstrap = normals_like(bootstrap_key, shapes, (k, batch_size))

@@ -13,6 +13,15 @@ def test_row_sums(columns):
     np.testing.assert_allclose(rowwise.row_sums(jnp.asarray(x)), x.sum(1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("columns", [1, 2, 50])
+def test_products(columns):
+    rng = np.random.default_rng(columns)
+    x, y = rng.normal(size=(12, 7)), rng.normal(size=(12, columns))
+    expected = sum(np.outer(x[i], y[i]) for i in range(12))
+    ours = rowwise.products(jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32))
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_first_places():
     rows = np.random.default_rng(0).integers(-1, 8, size=40)
     expected = [list(rows).index(row) for row in rows]
