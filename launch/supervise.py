@@ -178,7 +178,8 @@ def _node_process(
     os.sched_setaffinity(0, os.sched_getaffinity(0) - learner_cores)
     os.setsid()  # Ctrl-C in the terminal is for the launcher.
     if name.role != "learner":
-        _stand_back()
+        os.nice(_BEHIND)
+        threading.Thread(target=_stand_back, daemon=True).start()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # When the fork server dies.
     threading.Thread(target=_die_with, args=(launcher,), daemon=True).start()
     from eve_acme.launch import program
@@ -196,16 +197,22 @@ def _node_process(
     program.leave(0)
 
 
-def _stand_back() -> None:
+def _stand_back(path: pathlib.Path = pathlib.Path("/proc/self/autogroup")) -> None:
     """Lets this session give way to others.
 
     Where cores are few all nodes wait for the learner, and one that takes its turn while a thread
     of the learner's holds Python's lock stops all of the learner. Linux may weigh sessions against
     each other, not processes, and every node is a session of its own: see autogroup in sched(7).
+    All users but root together may say so ten times a second, hence the attempts.
     """
-    os.nice(_BEHIND)
-    with contextlib.suppress(OSError):
-        pathlib.Path("/proc/self/autogroup").write_text(str(_BEHIND))
+    for _ in range(100):
+        try:
+            path.write_text(str(_BEHIND))
+            return
+        except BlockingIOError:
+            time.sleep(0.1)
+        except OSError:
+            return
 
 
 def _die_with(launcher: int) -> None:

@@ -3,13 +3,14 @@
 import pickle
 import time
 
+import jax
 import numpy as np
 import portpicker
 import pytest
 from programs import make_run
 
 from eve_acme.launch import journal
-from eve_acme.launch.nodes.base import seed_of
+from eve_acme.launch.nodes.base import make_environment, seed_of
 from eve_acme.launch.nodes.counter import OVER, WAIT, Counter
 from eve_acme.launch.program import ADDRESSES
 
@@ -73,12 +74,73 @@ def test_the_ticket_of_an_actor_that_is_gone_is_given_to_another(tmp_path, monke
     assert counter.ticket(1, 0) == 1
 
 
-def test_replay_takes_an_episode_once_and_sends_what_a_learner_does_not_know(tmp_path):
+class Address:
+    def resolve(self):
+        return f"localhost:{portpicker.pick_unused_port()}"
+
+
+def test_who_may_not_stand_back_yet_tries_again(monkeypatch):
+    """The system takes that from a user but ten times a second."""
+    from eve_acme.launch import supervise
+
+    written = []
+
+    class Group:
+        def write_text(self, text):
+            written.append(text)
+            if len(written) < 3:
+                raise BlockingIOError
+
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    supervise._stand_back(Group())
+    assert written == ["10"] * 3
+
+
+def test_episodes_of_all_lengths_pass_one_stream(tmp_path):
+    """Longer than all before, and shorter again, each comes whole and in its turn."""
+    import reverb
+
     from eve_acme.launch.nodes import replay as node
 
-    class Address:
-        def resolve(self):
-            return f"localhost:{portpicker.pick_unused_port()}"
+    _, environment = make_environment(make_run(tmp_path), seed=0)
+    table = reverb.Table.queue(node.QUEUE, max_size=1, signature=node.signature(environment))
+    server = reverb.Server([table])
+    writer = node.Writer(reverb.Client(f"localhost:{server.port}"))
+    got = node.read(f"localhost:{server.port}")
+    lengths = [5, 2, 11, 1, 40, 41, 3]
+    for i, steps in enumerate(lengths):
+        written = dict(
+            observations=np.arange(steps + 1, dtype=np.int32) % 25,
+            actions=np.arange(steps) % 2,
+            rewards=np.arange(steps, dtype=np.float32) / 7,
+            discounts=np.ones(steps, np.float32),
+        )
+        writer.write(written, 3, i)
+        read = next(got)
+        np.testing.assert_array_equal(read.pop("place"), [[3, i]])
+        jax.tree_util.tree_map(np.testing.assert_array_equal, dict(read), written)
+    server.stop()
+
+
+def test_replay_that_cannot_send_ends_with_the_reason(tmp_path, monkeypatch):
+    """Its supervisor starts it again; without its feeder the learner would wait in vain."""
+    from eve_acme.launch.nodes import replay as node
+
+    def refuse(self, episode, number, i):
+        raise ValueError("a field of another type")
+
+    monkeypatch.setattr(node.Writer, "write", refuse)
+    replay = node.Replay(make_run(tmp_path), Address())
+    replay.connect(0, 0)
+    steps = np.zeros(1, np.float32)
+    episode = dict(observations=np.zeros(2), actions=steps, rewards=steps, discounts=steps)
+    replay.submit(0, 0, episode, dict(length=1))
+    with pytest.raises(ValueError, match="another type"):
+        replay.run()
+
+
+def test_replay_takes_an_episode_once_and_sends_what_a_learner_does_not_know(tmp_path):
+    from eve_acme.launch.nodes import replay as node
 
     run = make_run(tmp_path)
     summary = dict(length=5)

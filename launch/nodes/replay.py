@@ -11,7 +11,6 @@ from the samples; see `eve bench distributed`. Every trajectory is therefore rea
 learner samples from its own memory.)
 """
 
-import contextlib
 import threading
 import time
 from typing import Any
@@ -54,6 +53,7 @@ class Replay(Node):
         self._learnt = 0
         self._closed = False
         self._life = str(time.time_ns())
+        self._error: Exception | None = None
         self._feeder = threading.Thread(target=self._feed, daemon=True)
 
     def submit(self, actor: int, index: int, episode: dict[str, Any], summary: Any) -> Any:
@@ -122,6 +122,8 @@ class Replay(Node):
         self._feeder.join(timeout=5.0)
         del self._server  # It gives its port back: at the interpreter's end it no longer could.
         self._journal.sync()  # Not closed: a call that is still answered may write to it.
+        if self._error is not None:
+            raise self._error
 
     def _episodes(self) -> int:
         return len(self._places) - 1
@@ -139,8 +141,9 @@ class Replay(Node):
         return self._closed or self._episodes() - self._learnt < self._ahead
 
     def _feed(self) -> None:
+        """Sends episodes until the node stops; what goes wrong before that ends the node."""
         writer = Writer(self._client)
-        with contextlib.suppress(RuntimeError):  # The server stopped; the journal has everything.
+        try:
             while not self._stop.is_set():
                 with self._changed:
                     if not self._changed.wait_for(self._has_next, timeout=0.2):
@@ -153,6 +156,10 @@ class Replay(Node):
                 with self._changed:
                     if self._feeding == (number, i):
                         self._feeding = (number, i + 1)
+        except Exception as error:
+            if not self._stop.is_set():  # Else the server stopped; the journal has everything.
+                self._error = error
+                self._stop.set()
 
     def _has_next(self) -> bool:
         return self._feeding is not None and self._feeding[1] < self._episodes()
@@ -214,8 +221,8 @@ class Writer:
     def _stream(self, steps: int) -> Any:
         """To open a stream, with threads of its own, takes as long as to write a short episode."""
         if steps > self._most_steps:
-            self._most_steps = 2 * steps
             self._writer = self._client.trajectory_writer(num_keep_alive_refs=2 * steps + 1)
+            self._most_steps = 2 * steps
         return self._writer
 
 
