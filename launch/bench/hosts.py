@@ -2,8 +2,9 @@
 
 Hosts are network namespaces of this machine, so they share its cores, and the number of actors is
 held: what is measured is what it costs that nodes are apart, not what more machines would bring.
-Beside it the same actors as processes of `eve launch`. With learning the learner is the bound;
-without it (replay never has enough to begin) it only reads episodes and serves its posterior.
+Beside it the same actors as processes of `eve launch`, which also lets its learner go first. With
+learning the learner is the bound; without it (replay never has enough to begin) it only reads
+episodes and serves its posterior.
 """
 
 import argparse
