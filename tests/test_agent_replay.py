@@ -135,7 +135,7 @@ def test_round_has_the_shapes_and_dtypes_of_the_learner():
 @pytest.mark.parametrize("newest", [False, True])
 @pytest.mark.parametrize("index", [False, True])
 def test_the_newest_index_is_first_in_every_minibatch(newest, index):
-    """With one-hot inputs alone. Of 200 uniform draws from six none misses any, but in 1e15 runs."""
+    """With one-hot inputs alone. 200 uniform draws miss one of six in 1e-15 of all runs."""
     config = EVEConfig(
         dense_steps=1, min_replay=1, batches_per_step=200, batch_size=2, newest=newest
     )
