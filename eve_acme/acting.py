@@ -9,11 +9,10 @@ import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
-from eve_acme.packing import Packing
+from eve_acme.packing import PackedTree
 from eve_acme.posterior import Posterior
 from eve_acme.predictive import make_sampler
 from eve_acme.types import Params
-from eve_acme.update import make_learner
 
 
 class Policy(NamedTuple):
@@ -28,7 +27,7 @@ class Policy(NamedTuple):
     select: Callable[[Any, Any, jax.Array], jax.Array]
 
 
-@functools.lru_cache(maxsize=64)  # What is compiled for a policy is found by its functions.
+@functools.lru_cache(maxsize=64)  # Equal configs share one Policy, and with it one jit cache.
 def make_policy(config: EVEConfig, network: Network) -> Policy:
     """The config's acting rule, after burn-in."""
     sampler = make_sampler(config, network)
@@ -45,7 +44,7 @@ def make_policy(config: EVEConfig, network: Network) -> Policy:
 
     def greedy_on_sample(sample: Any, observation: Any, key: jax.Array) -> jax.Array:
         del key
-        return jnp.argmax(sampler.values(sample, network.encode(observation)))
+        return jnp.argmax(sampler.values(sample, observation))
 
     def mean(posterior: Posterior, key: jax.Array) -> Params:
         del key
@@ -59,15 +58,10 @@ def make_policy(config: EVEConfig, network: Network) -> Policy:
 @functools.lru_cache(maxsize=64)
 def make_packed_policy(config: EVEConfig, network: Network) -> Policy:
     """`make_policy`, with plans of few arrays: what it costs to choose grows with their number."""
-    policy, learner = make_policy(config, network), make_learner(config, network)
-
-    def planned(key: jax.Array) -> Any:
-        return policy.plan(learner.posterior(learner.init(key), 1), key)
-
-    packing = Packing(jax.eval_shape(planned, jax.ShapeDtypeStruct((2,), jnp.uint32)))
+    policy = make_policy(config, network)
     return Policy(
-        plan=lambda posterior, key: packing.pack(policy.plan(posterior, key)),
-        select=lambda plan, observation, key: policy.select(packing.unpack(plan), observation, key),
+        plan=lambda posterior, key: PackedTree.of(policy.plan(posterior, key)),
+        select=lambda plan, observation, key: policy.select(plan.unpack(), observation, key),
     )
 
 
@@ -96,3 +90,10 @@ def keyed(policy: Policy) -> KeyedPolicy:
         return policy.select(plan, observation, jax.random.fold_in(episode_key, step))
 
     return KeyedPolicy(begin, select)
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(policy: Policy) -> KeyedPolicy:
+    """`keyed`, jitted once for all who use the policy in a process."""
+    pure = keyed(policy)
+    return KeyedPolicy(jax.jit(pure.begin), jax.jit(pure.select))

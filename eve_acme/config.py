@@ -1,10 +1,12 @@
 """Every hyper-parameter of the agent: one frozen dataclass, checked when it is built."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "structure": ("tangent", "kronecker", "input", "diagonal"),
     "prior": ("unit", "constant", "paper"),
     "predictive": ("linear", "network"),
     "fisher": ("expected", "per_example", "batch_sum", "none"),
@@ -18,9 +20,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """What the fields that name a variant may be."""
 
 
-def option(default: Any, help: str, least: float | None = None, most: float | None = None) -> Any:
-    """A field with its default, its meaning and (for numbers) its allowed closed range."""
-    return dataclasses.field(default=default, metadata=dict(help=help, least=least, most=most))
+def _option(
+    group: str, default: Any, help: str, least: float | None = None, most: float | None = None
+) -> Any:
+    """A field of a group with its default, its meaning and (for numbers) its closed range."""
+    metadata = dict(group=group, help=help, least=least, most=most)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+_posterior = functools.partial(_option, "posterior")
+_targets = functools.partial(_option, "return targets")
+_network = functools.partial(_option, "network")
+_optimiser = functools.partial(_option, "optimiser")
+_replay = functools.partial(_option, "replay")
+_acting = functools.partial(_option, "acting")
 
 
 class ConfigError(ValueError):
@@ -32,118 +45,142 @@ class EVEConfig:
     """Hyper-parameters of epistemic Q-learning. Names follow the paper."""
 
     # The posterior.
-    omega: float = option(1e5, "exploration scale: large = less exploration", 1e-15, 1e15)
-    sigma_return: float = option(
+    structure: str = _posterior(
+        "tangent",
+        "of the Fisher: 'tangent' = the first layer's block, exact for wide layers, 'kronecker' = "
+        "Kronecker factors of all layers' inputs and gradients, 'input' = the same with isotropic "
+        "gradients, 'diagonal' = the paper's",
+    )
+    omega: float = _posterior(1e7, "exploration scale: large = less exploration", 1e-15, 1e15)
+    sigma_return: float = _posterior(
         100.0, "standard deviation of the return noise in the Fisher", 0.0, 1e15
     )
-    prior: str = option(
+    prior: str = _posterior(
         "unit",
         "precision of the posterior: 'unit' = omega n F + unit information, 'constant' = "
         "omega n F + prior_precision, 'paper' = omega n (F + epsilon)",
     )
-    prior_std: float = option(
-        1.0, "prior standard deviation of every value, for the unit prior", 1e-15, 1e15
-    )
-    surprise: float = option(
-        1.0,
-        "doubt that a reward leaves in a value that was seen once, as a multiple of the reward; it "
-        "fades as 1 / visits^2; for the unit prior and one-hot inputs",
-        0.0,
-        1e15,
-    )
-    doubt: float = option(
-        0.003,
-        "doubt in a value that was seen once, whatever its reward, as a multiple of prior_std; it "
-        "fades likewise",
-        0.0,
-        1e15,
-    )
-    dense_visit: float = option(
-        1e-5,
-        "what a visit counts, as a multiple of omega, if inputs are not one-hot and so never the "
-        "same twice; for the unit prior",
+    prior_std: float = _posterior(
+        10.0,
+        "prior standard deviation of every value, for the unit prior, in units of the scale of "
+        "returns",
         1e-15,
-        1.0,
+        1e15,
     )
-    prior_precision: float = option(1.0, "lambda of the constant prior", 1e-15, 1e15)
-    predictive: str = option(
+    prior_precision: float = _posterior(1.0, "lambda of the constant prior", 1e-15, 1e15)
+    predictive: str = _posterior(
         "linear", "sample values of the network linearised at the mean, or of the network itself"
     )
-    epsilon: float = option(1e-8, "Fisher regularisation of the paper's prior", 1e-30, 1e15)
-    beta: float = option(1e-4, "rate at which the Fisher average forgets", 0.0, 0.5)
-    fisher: str = option(
+    epsilon: float = _posterior(1e-8, "Fisher regularisation of the paper's prior", 1e-30, 1e15)
+    beta: float = _posterior(1e-4, "rate at which the Fisher average forgets", 0.0, 0.5)
+    fisher: str = _posterior(
         "expected", "Fisher estimator (none: no posterior, for epsilon_greedy or greedy acting)"
     )
-    distributional: bool = option(
+    distributional: bool = _posterior(
         True, "perturb returns with noise in the Fisher (False is the paper's ablation)"
     )
 
     # Return targets.
-    discount: float = option(0.99, "gamma", 0.0, 1.0)
-    n_step: int = option(1, "k: rewards that a return sums before it bootstraps", 1, 1000)
-    dense_steps: int = option(
-        2, "multiplies n_step if inputs are not one-hot, and bootstraps overestimate", 1, 1000
-    )
-    subsample: bool = option(
+    discount: float = _targets(0.99, "gamma", 0.0, 1.0)
+    n_step: int = _targets(1, "k: rewards that a return sums before it bootstraps", 1, 1000)
+    subsample: bool = _targets(
         False, "keep only every (k+1)-th state, so that returns do not overlap"
     )
-    bootstrap: str = option("posterior", "bootstrap from a posterior sample, or from its mean")
-    bootstrap_sample: str = option(
+    bootstrap: str = _targets("posterior", "bootstrap from a posterior sample, or from its mean")
+    bootstrap_sample: str = _targets(
         "transition", "one posterior sample for each transition, or one for each batch"
     )
-    cautious: bool = option(
-        True,
-        "bootstrap around the lower of the target's and the online network's value, if inputs are "
-        "not one-hot (without samples of weights, that is predictive 'network')",
+    bootstrap_samples: int = _targets(
+        16,
+        "posterior samples whose maxima a return averages (predictive 'linear'; with one, as in "
+        "the paper, a step of Adam that is seldom taken goes to the median, which is no optimism)",
+        1,
+        1000,
     )
-    bootstrap_burn_in: bool = option(
+    cautious: bool = _targets(
+        True,
+        "bootstrap around the lower of the target's and the online network's value",
+    )
+    adaptive_scale: bool = _targets(
+        True,
+        "measure values in units of the scale of returns that was seen, so that rewards may have "
+        "any scale (False: as they come)",
+    )
+    bootstrap_burn_in: bool = _targets(
         True, "bootstrap from posterior samples during burn-in too (False: from the mean)"
     )
 
     # The network.
-    hidden: tuple[int, ...] = option((50, 50), "units of the hidden layers", 1, 100_000)
-    activation: str = option("leaky_relu", "activation of the hidden layers")
-    first_layer: str = option(
-        "by_action", "a first layer for each action, or one torso shared by all (the paper's)"
+    hidden: tuple[int, ...] = _network((50, 50), "units of the hidden layers", 1, 100_000)
+    activation: str = _network("leaky_relu", "activation of the hidden layers")
+    layer_norm: bool = _network(
+        True, "normalise hidden layers before their activation, which bounds the values"
     )
-
-    torso: str = option(
+    zero_output: bool = _network(
+        True, "begin with an output layer of zeros: values of zero, the mean of the prior"
+    )
+    first_layer: str = _network(
+        "by_action",
+        "in the first layer weights for each action beside those that all share, or one torso "
+        "shared by all (the paper's)",
+    )
+    torso: str = _network(
         "auto", "convolutions before the first layer; 'auto' = dqn for images (uint8, rank 3)"
     )
 
     # Learning.
-    learning_rate: float = option(1e-3, "step size of Adam", 1e-12, 1e3)
-    adam_epsilon: float = option(1e-8, "added to the root of Adam's second moment", 1e-30, 1.0)
-    batch_size: int = option(12, "transitions in a minibatch", 1, 1_000_000)
-    batches_per_step: int = option(10, "minibatches for each environment step", 1, 100_000)
-    newest: bool = option(
+    learning_rate: float = _optimiser(1e-3, "step size of Adam", 1e-12, 1e3)
+    adam_epsilon: float = _optimiser(1e-8, "added to the root of Adam's second moment", 1e-30, 1.0)
+    batch_size: int = _optimiser(12, "transitions in a minibatch", 1, 1_000_000)
+    batches_per_step: int = _optimiser(10, "minibatches for each environment step", 1, 100_000)
+    newest: bool = _replay(
         True,
-        "put the newest transition into every minibatch (False: uniform draws alone); for one-hot "
-        "inputs",
+        "put the newest transition into every minibatch (False: uniform draws alone)",
     )
-    target_period: int = option(4, "minibatches between target network updates", 1, 10**9)
-    dense_lag: int = option(
-        25, "multiplies target_period if inputs are not one-hot, and errors spread", 1, 10**6
-    )
-    min_replay: int = option(128, "steps in replay before learning starts", 1, 10**9)
-    replay_megabytes: float = option(
+    target_period: int = _optimiser(40, "minibatches between target network updates", 1, 10**9)
+    min_replay: int = _replay(128, "steps in replay before learning starts", 1, 10**9)
+    replay_megabytes: float = _replay(
         2048.0, "most memory that replay may take; the run is refused beyond it", 1e-3, 1e9
     )
 
     # Acting.
-    acting: str = option("thompson", "how actions are chosen after burn-in")
-    epsilon_greedy: float = option(0.05, "share of random actions of 'epsilon_greedy'", 0.0, 1.0)
-    burn_in_episodes: int = option(100, "episodes of uniformly random acting first", 0, 10**9)
+    acting: str = _acting("thompson", "how actions are chosen after burn-in")
+    epsilon_greedy: float = _acting(0.05, "share of random actions of 'epsilon_greedy'", 0.0, 1.0)
+    burn_in_episodes: int = _acting(5, "episodes of uniformly random acting first", 0, 10**9)
+    renew_steps: int = _acting(
+        10,
+        "steps after which an actor renews the mean and the spread of its sample, with the "
+        "episode's own noise; 0 = never within an episode (the paper's)",
+        0,
+        10**9,
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check(field, getattr(self, field.name))
         if self.prior == "unit" and self.predictive != "linear":
             raise ConfigError("predictive: got 'network', allowed with prior 'unit' is linear")
+        if self.predictive == "network" and self.bootstrap_samples != 1:
+            raise ConfigError(
+                f"bootstrap_samples: got {self.bootstrap_samples}, allowed with predictive "
+                "'network' is 1"
+            )
         if self.predictive == "linear" and self.bootstrap_sample != "transition":
             raise ConfigError(
                 "bootstrap_sample: got 'batch', allowed with predictive 'linear' is transition"
             )
+        if self.structure == "tangent" and self.prior != "unit":
+            raise ConfigError(
+                f"prior: got {self.prior!r}, allowed with structure 'tangent' is unit"
+            )
+        if self.structure == "tangent":
+            self._refuse(_NOT_TANGENT, "structure 'tangent'")
+        if self.structure != "diagonal" and self.predictive != "linear":
+            raise ConfigError(
+                f"predictive: got 'network', allowed with structure {self.structure!r} is linear"
+            )
+        if self.cautious and self.predictive == "network":
+            raise ConfigError("cautious: got True, allowed with predictive 'network' is False")
         if self.newest and self.batch_size == 1:
             raise ConfigError("newest: got True, allowed with batch_size 1 is False")
         if self.fisher == "none" and (self.bootstrap, self.acting != "thompson") != ("mean", True):
@@ -152,28 +189,33 @@ class EVEConfig:
                 "'greedy' alone"
             )
 
+    def _refuse(self, names: tuple[str, ...], choice: str) -> None:
+        """Raises ConfigError if a field was set that a choice leaves without a meaning."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in names and value != field.default:
+                raise ConfigError(
+                    f"{field.name}: got {value!r}, allowed with {choice}, which has no use for "
+                    f"it, is {field.default!r}"
+                )
+
     @property
     def samples_per_insert(self) -> int:
         """Transitions that are learnt from for each environment step."""
         return self.batch_size * self.batches_per_step
 
     @property
-    def doubts(self) -> bool:
-        """Whether the posterior doubts what was seen seldom."""
-        some = self.surprise > 0.0 or self.doubt > 0.0
-        return self.prior == "unit" and some and self.fisher != "none"
+    def counts_inputs(self) -> bool:
+        """Whether transitions count for the posterior from the moment they enter replay."""
+        return self.structure == "tangent" and self.fisher != "none"
 
-    def return_steps(self, one_hot: bool) -> int:
-        """k: rewards that a return sums before it bootstraps."""
-        return self.n_step if one_hot else self.n_step * self.dense_steps
-
-    def noise_scale(self, one_hot: bool) -> float:
+    @property
+    def noise_scale(self) -> float:
         """Standard deviation of the noise on a modelled return, `gamma^k sigma_return`.
 
         As printed in the paper it is added to every return, terminal ones included.
         """
-        scale = self.discount ** self.return_steps(one_hot) * self.sigma_return
-        return scale if self.distributional else 0.0
+        return self.discount**self.n_step * self.sigma_return if self.distributional else 0.0
 
 
 def check(field: dataclasses.Field, value: Any) -> None:
@@ -205,28 +247,46 @@ def check(field: dataclasses.Field, value: Any) -> None:
             refuse(span)
 
 
+_NOT_TANGENT = ("sigma_return", "distributional", "beta", "epsilon", "prior_precision")
+"""What belongs to other structures of the posterior alone."""
+_PAPER: dict[str, Any] = dict(
+    structure="diagonal",
+    layer_norm=False,
+    zero_output=False,
+    adaptive_scale=False,
+    renew_steps=0,
+    burn_in_episodes=100,
+    target_period=4,
+    first_layer="shared",
+    prior="paper",
+    predictive="network",
+    fisher="batch_sum",
+    bootstrap_sample="batch",
+    bootstrap_samples=1,
+    omega=10.0,
+    epsilon=1e-8,
+    beta=1e-10,
+    newest=False,
+    cautious=False,
+)
+"""Algorithm 3 as printed."""
+_ABLATIONS: dict[str, dict[str, Any]] = {
+    "epsilon_greedy": dict(acting="epsilon_greedy"),
+    "mean_bootstrap": dict(bootstrap="mean"),
+    "not_distributional": dict(distributional=False),
+    "relu": dict(activation="relu"),
+}
+"""The paper's four: what is left out, or put in its place."""
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "paper": dict(
-        first_layer="shared",
-        prior="paper",
-        predictive="network",
-        fisher="batch_sum",
-        bootstrap_sample="batch",
-        omega=10.0,
-        epsilon=1e-8,
-        beta=1e-10,
-        newest=False,
-        dense_lag=1,
-        dense_steps=1,
-        cautious=False,
-    ),
+    "paper": _PAPER,
     "dqn_equivalent": dict(
         acting="epsilon_greedy", bootstrap="mean", fisher="none", burn_in_episodes=0
     ),
+    **{f"paper_{name}": {**_PAPER, **change} for name, change in _ABLATIONS.items()},
 }
-"""Named changes to the defaults: 'paper' is the algorithm as printed; 'dqn_equivalent' is the
-same learner without exploration by the posterior."""
+"""Named changes to the defaults: 'paper' is the algorithm as printed, 'paper_...' its ablations;
+'dqn_equivalent' is the same learner without exploration by the posterior."""
 
 
 def from_dict(values: dict[str, Any]) -> EVEConfig:
@@ -234,6 +294,15 @@ def from_dict(values: dict[str, Any]) -> EVEConfig:
     known = {field.name for field in dataclasses.fields(EVEConfig)}
     unknown = sorted(set(values) - known)
     if unknown:
-        raise ConfigError(f"{unknown[0]}: unknown field, allowed is one of {sorted(known)}")
+        raise ConfigError(
+            f"{unknown[0]}: unknown field (of another version of eve_acme?), allowed is one of "
+            f"{sorted(known)}"
+        )
+    missing = sorted(known - set(values))
+    if missing:
+        raise ConfigError(
+            f"{missing[0]}: missing (saved by another version of eve_acme, whose runs cannot be "
+            "resumed), allowed is a config of this version"
+        )
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     return EVEConfig(**values)

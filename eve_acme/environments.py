@@ -70,6 +70,53 @@ class OneHotAsIndex(Wrapper):
         return timestep._replace(observation=np.int32(index))
 
 
+class _Encoded(Wrapper):
+    """Gives observations in another form."""
+
+    _spec: specs.Array
+
+    def reset(self) -> dm_env.TimeStep:
+        return self._encoded(self._environment.reset())
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return self._encoded(self._environment.step(action))
+
+    def observation_spec(self) -> specs.Array:
+        return self._spec
+
+    def _encoded(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        return timestep._replace(observation=self._encode(timestep.observation))
+
+    def _encode(self, observation: Any) -> np.ndarray:
+        raise NotImplementedError
+
+
+class Rotated(_Encoded):
+    """Observations, flattened, times an orthogonal matrix: no entry means anything by itself."""
+
+    def __init__(self, environment: dm_env.Environment, seed: int = 7):
+        super().__init__(environment)
+        size = int(np.prod(environment.observation_spec().shape))
+        normals = np.random.default_rng(seed).normal(size=(size, size))
+        self._rotation = np.linalg.qr(normals)[0].astype(np.float32)
+        self._spec = specs.Array((size,), np.float32, name="rotated")
+
+    def _encode(self, observation: Any) -> np.ndarray:
+        return np.ravel(observation).astype(np.float32) @ self._rotation
+
+
+class TwoHot(_Encoded):
+    """A matrix with a single one as its one-hot row beside its one-hot column."""
+
+    def __init__(self, environment: dm_env.Environment):
+        super().__init__(environment)
+        size = sum(environment.observation_spec().shape)
+        self._spec = specs.Array((size,), np.float32, name="two_hot")
+
+    def _encode(self, observation: Any) -> np.ndarray:
+        return np.concatenate([observation.sum(1), observation.sum(0)]).astype(np.float32)
+
+
 class BoundedActions(Wrapper):
     """Numbers the actions of a bounded integer from zero, as a DiscreteArray."""
 

@@ -59,11 +59,11 @@ def make_epistemic(config: EVEConfig, network: Network) -> Epistemic:
     sampler = predictive.make_sampler(config, network)
 
     def draw(key: jax.Array, posterior: Posterior, observations: Any, num: int) -> jax.Array:
-        x = jax.vmap(network.encode)(observations)
-
         def one(key: jax.Array) -> jax.Array:
             sample = sampler.draw(posterior, key)
-            return jax.vmap(sampler.values, in_axes=(None, 0))(sample, x)
+            return posterior.scale * jax.vmap(sampler.values, in_axes=(None, 0))(
+                sample, observations
+            )
 
         # One after the other: a sample takes as much memory as the network.
         return jax.lax.map(one, jax.random.split(key, num))
@@ -73,7 +73,9 @@ def make_epistemic(config: EVEConfig, network: Network) -> Epistemic:
     ) -> Values:
         if config.predictive == "linear":
             x = jax.vmap(network.encode)(observations)
-            mean, std = predictive.values_and_std(config, network, posterior, x)
+            shares = predictive.tangent_shares(config, network, posterior, observations)
+            mean, std = predictive.values_and_std(config, network, posterior, x, shares)
+            mean, std = posterior.scale * mean, posterior.scale * std
             return Values(mean, std, mean + std * ndtri(levels)[:, None, None])
         samples = draw(key, posterior, observations, num)
         return Values(

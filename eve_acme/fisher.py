@@ -1,4 +1,5 @@
-"""The diagonal empirical Fisher: three estimators behind one interface, and their average.
+"""The diagonal empirical Fisher: three estimators behind one interface, and the average over
+minibatches that every structure uses.
 
 Each estimates, for one minibatch, the square of the log-likelihood gradient
 `g = grad (Z' - q)^2 = -2 (delta + noise) grad q` towards the noisy return `Z' = G + noise`,
@@ -10,13 +11,13 @@ appendix suggests; Algorithm 3 takes it after the step.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eve_acme.layers import Gradients
+from eve_acme.gradients import Gradients
 from eve_acme.rowwise import elementwise
 from eve_acme.types import Array, Params
 
@@ -64,23 +65,18 @@ class Average(NamedTuple):
     cannot tell single minibatches from rounding beyond 2^24 of them.)
 
     Attributes:
-      total: a tree like the parameters; the weighted sum of squared gradients.
+      total: a tree; the weighted sum of squared gradients, or of Kronecker factors.
       steps: minibatches so far.
-      rewards: `[rows]`, for a first layer that is a table: the sum of each row, with every
-        transition's part times its squared reward; () if nobody asks for it.
     """
 
     total: Params
     steps: Array
-    rewards: Any = ()
 
 
-def init(params: Params, rewards: Any = ()) -> Average:
-    """f zero, m one; `rewards` are the first ones."""
+def init(like: Params) -> Average:
+    """f zero, m one."""
     return Average(
-        total=jax.tree_util.tree_map(jnp.zeros_like, params),
-        steps=jnp.zeros((), jnp.int32),
-        rewards=rewards,
+        total=jax.tree_util.tree_map(jnp.zeros_like, like), steps=jnp.zeros((), jnp.int32)
     )
 
 
@@ -115,12 +111,10 @@ def weight(beta: float, average: Average) -> jax.Array:
     return m * growth(beta, average.steps)
 
 
-def add(beta: float, average: Average, squares: Params, rewards: Any = ()) -> Average:
+def add(beta: float, average: Average, new: Params) -> Average:
     """Adds one minibatch."""
     steps = average.steps + 1
     scale, kept = growth(beta, steps), change_of_unit(beta, average.steps, steps)
 
-    def added(old: Params, new: Params) -> Params:
-        return elementwise(lambda f, g: kept * f + scale * g, old, new)
-
-    return Average(added(average.total, squares), steps, added(average.rewards, rewards))
+    total = elementwise(lambda f, g: kept * f + scale * g, average.total, new)
+    return Average(total=total, steps=steps)

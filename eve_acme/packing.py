@@ -47,6 +47,16 @@ class Packing:
             others=tuple(by_kind["others"]),
         )
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Packing) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> Any:
+        return self._structure, tuple(self._shapes), tuple(map(str, self._dtypes))
+
     def unpack(self, packed: Packed) -> Any:
         start = {"numbers": 0, "counts": 0, "others": 0}
         leaves = []
@@ -61,6 +71,31 @@ class Packing:
             leaves.append(leaf)
             start[kind] += size
         return self._structure.unflatten(leaves)
+
+
+@jax.tree_util.register_pytree_node_class
+class PackedTree:
+    """A tree as few arrays, which knows how it was packed."""
+
+    def __init__(self, packed: Packed, packing: Packing):
+        self._packed, self._packing = packed, packing
+
+    @classmethod
+    def of(cls, tree: Any) -> "PackedTree":
+        """The tree, packed."""
+        packing = Packing(tree)
+        return cls(packing.pack(tree), packing)
+
+    def unpack(self) -> Any:
+        """The tree."""
+        return self._packing.unpack(self._packed)
+
+    def tree_flatten(self) -> tuple[tuple[Packed], Packing]:
+        return (self._packed,), self._packing
+
+    @classmethod
+    def tree_unflatten(cls, packing: Packing, children: tuple[Packed]) -> "PackedTree":
+        return cls(children[0], packing)
 
 
 def _kind(leaf: Any) -> str:

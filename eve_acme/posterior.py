@@ -1,9 +1,10 @@
 """The posterior over all parameters: a Gaussian around the target network's (paper, Algorithm 3).
 
-    theta' ~ N(mean, 1 / precision),   F = fisher / weight  (debiased, diagonal)
+    theta' ~ N(mean, 1 / precision),   likelihood's part of the precision: omega n F
 
-The likelihood's part of the precision is `omega n F`. What stands for the prior comes in three
-forms behind one interface:
+The Fisher F has one of four structures: `diagonal` (the paper's; this module), `kronecker` and
+`input` (module `kronecker`), `tangent` (module `tangent`). What stands for the prior comes in three
+forms:
 
 - `paper`: omega n (F + epsilon), the regularised Fisher as printed. Its spread at what was never
   seen is huge while n is small, and fades as n grows.
@@ -11,9 +12,9 @@ forms behind one interface:
   times the network's gain, which learning changes: trained towards targets of zero, the network
   becomes flat, untried actions look certain, and exploration dies.
 - `unit`: omega n F + U, a unit-information prior (Kass and Wasserman, 1995): U is the Fisher
-  information of one transition at unit input, and each parameter array accounts for an equal
-  share of a prior variance `prior_std^2` of every *value*, whatever the gain. It belongs to the
-  linearised network (see `predictive`), in which the Fisher is exact.
+  information of one transition at unit input, and each layer (or parameter array) accounts for an
+  equal share of a prior variance `prior_std^2` of every *value*, whatever the gain. It belongs to
+  the linearised network (see `predictive`), in which the Fisher is exact.
 """
 
 import itertools
@@ -24,7 +25,6 @@ import jax
 import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
-from eve_acme.networks import TABLE, with_rows
 from eve_acme.rowwise import elementwise, row_sums
 from eve_acme.types import Array, Params
 
@@ -35,12 +35,15 @@ class Posterior(NamedTuple):
     """Everything that a sample is drawn from, as one value that travels whole.
 
     Attributes:
-      mean: parameters of the target network.
-      fisher: a tree like `mean`; the weighted sum of squared log-likelihood gradients.
+      mean: parameters of the target network, whose values are in units of `scale`.
+      fisher: the weighted sum of squared log-likelihood gradients, a tree like `mean`; of the
+        parameters without factors alone, if there are factors.
       weight: scalar m, the sum of those weights; starts at one.
       n: scalar, environment steps seen; starts at one.
       version: learner updates behind it.
-      rewards: the Fisher sum with squared rewards as weights (see `fisher.Average`), or ().
+      basis: eigenbases of the Kronecker factors, or ().
+      tangent: the factor that is counted at the insert (`tangent.Arrow` or `Landmarks`), or ().
+      scale: scalar, what a value of one stands for.
     """
 
     mean: Params
@@ -48,7 +51,9 @@ class Posterior(NamedTuple):
     weight: Array
     n: Array
     version: Array
-    rewards: Any = ()
+    basis: Any = ()
+    tangent: Any = ()
+    scale: Array | float = 1.0
 
 
 def unit_information(fisher: Params, weight: Array) -> Params:
@@ -59,8 +64,8 @@ def unit_information(fisher: Params, weight: Array) -> Params:
 
     def of_module(module: Params) -> Params:
         if isinstance(module, Mapping) and set(module) == {"w", "b"}:
-            unit = row_sums(module["b"]) / (module["b"].size * weight)
-            return dict.fromkeys(module, unit)
+            bias = jnp.ravel(module["b"])
+            return dict.fromkeys(module, row_sums(bias) / (bias.size * weight))
         return jax.tree_util.tree_map(
             lambda f: jnp.sum(f) / (weight * (f.shape[-1] if f.ndim else 1)), module
         )
@@ -69,12 +74,11 @@ def unit_information(fisher: Params, weight: Array) -> Params:
 
 
 def variances(config: EVEConfig, posterior: Posterior) -> Params:
-    """The posterior variance of each parameter, a tree like the mean.
+    """The posterior variance of each parameter that has a diagonal Fisher, a tree like `fisher`.
 
     For the unit prior it is relative to the prior's: one where nothing was learnt, going to zero.
     """
-    visit = config.dense_visit if config.prior == "unit" and TABLE not in posterior.mean else 1.0
-    scale = visit * config.omega * jnp.asarray(posterior.n, jnp.float32) / posterior.weight
+    scale = config.omega * jnp.asarray(posterior.n, jnp.float32) / posterior.weight
 
     def relative(fisher: Array, unit: Array) -> jax.Array:
         return elementwise(lambda f: (unit + _TINY) / (scale * f + unit + _TINY), fisher)
@@ -86,38 +90,12 @@ def variances(config: EVEConfig, posterior: Posterior) -> Params:
 
     if config.prior == "unit":
         units = unit_information(posterior.fisher, posterior.weight)
-        data = jax.tree_util.tree_map(relative, posterior.fisher, units)
-        if isinstance(posterior.rewards, tuple):
-            return data
-        leaves = len(jax.tree_util.tree_leaves(units))
-        extra = doubt(config, posterior, units[TABLE]["w"], leaves)
-        return with_rows(data, data[TABLE]["w"] + extra[:, None])
+        return jax.tree_util.tree_map(relative, posterior.fisher, units)
     return jax.tree_util.tree_map(of_weights, posterior.fisher)
 
 
-def doubt(config: EVEConfig, posterior: Posterior, unit: Array, leaves: int) -> jax.Array:
-    """What is added to the variance of each row `[rows]` of a table that was seen seldom.
-
-    A row whose Fisher information is c times that of one transition was seen c times. One visit
-    makes a value certain (omega), which is wrong if it was bad luck: a first treasure that happens
-    to pay badly, or a step that the wind turned, would never be tried again. So a value is doubted
-    by `surprise` times the root mean square of its rewards and by `doubt` times the prior's spread,
-    both divided by c^2: all of it after one visit, a hundredth after ten. (Divided by the root of
-    c, as the error of a mean, it would be right for pure noise, and keeps an agent busy with noise
-    that it has seen a hundred times.) Inputs that are not one-hot have no visits that could be
-    counted, and get no such doubt.
-    """
-    fisher = posterior.fisher[TABLE]["w"]
-    seen = row_sums(fisher)
-    per_visit = jnp.asarray(posterior.n, jnp.float32) / posterior.weight
-    visits = per_visit * seen / (fisher.shape[1] * unit + _TINY)
-    rewards = posterior.rewards / (seen + _TINY) / config.prior_std**2  # In the prior's units.
-    squared = config.surprise**2 * rewards + config.doubt**2
-    return leaves * squared / jnp.maximum(visits, 1.0) ** 4
-
-
 def precision(config: EVEConfig, posterior: Posterior) -> Params:
-    """The precision of each parameter, a tree like the mean; relative for the unit prior."""
+    """The precision of each parameter, a tree like `fisher`; relative for the unit prior."""
     return jax.tree_util.tree_map(lambda v: 1.0 / v, variances(config, posterior))
 
 
@@ -142,16 +120,16 @@ def starts_of(tree: Params) -> tuple[Params, int]:
 
 
 def perturbation(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Params:
-    """`theta' - mean` for one sample theta', a tree like the mean (`variances` apply)."""
+    """`theta' - mean` for one sample theta', a tree like `fisher` (`variances` apply)."""
     return jax.tree_util.tree_map(
         lambda variance, z: jnp.sqrt(variance) * z,
         variances(config, posterior),
-        normals_like(key, posterior.mean),
+        normals_like(key, posterior.fisher),
     )
 
 
 def sample(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Params:
-    """Draws theta' once (paper, 'Posterior Sampling').
+    """Draws theta' once (paper, 'Posterior Sampling'), from a diagonal posterior.
 
     The unit prior scales with the value that is asked for, and has samples of values alone: see
     `predictive.make_sampler`.

@@ -15,18 +15,18 @@ one weight sample would correlate through shared layers is left out (data make t
 Acting reads all values along one draw of the perturbation an episode.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from eve_acme import layers, lazily
+from eve_acme import gradients, kronecker, tangent
 from eve_acme import posterior as posterior_lib
 from eve_acme.config import EVEConfig
-from eve_acme.networks import Network
+from eve_acme.networks import Network, vector
 from eve_acme.posterior import Posterior
+from eve_acme.rowwise import inverse, row_sums
 from eve_acme.types import Params
 
 
@@ -35,80 +35,167 @@ class Sampler(NamedTuple):
 
     Attributes:
       draw: `(posterior, key) -> sample`.
-      values: `(sample, x) -> [num_actions]`, the sample's values at x.
+      values: `(sample, observation) -> [num_actions]`, the sample's values.
     """
 
     draw: Callable[[Posterior, jax.Array], Any]
-    values: Callable[[Any, jax.Array], jax.Array]
+    values: Callable[[Any, Any], jax.Array]
+
+
+class FactoredSample(NamedTuple):
+    """A sample of a Kronecker-factored posterior.
+
+    Attributes:
+      mean: the posterior's.
+      layers: layer name -> its perturbation.
+      general: perturbations of the parameters without factors.
+    """
+
+    mean: Params
+    layers: dict[str, jax.Array]
+    general: Params
+
+
+class TangentSample(NamedTuple):
+    """A sample of the posterior that is counted at the insert."""
+
+    mean: Params
+    factor: Any
+    normals: tangent.Normals
 
 
 def make_sampler(config: EVEConfig, network: Network) -> Sampler:
     """The config's sampler."""
+
+    def encoded(values: Callable) -> Callable:
+        return lambda sample, observation: values(sample, network.encode(observation))
+
     if config.predictive == "network":
         return Sampler(
             draw=lambda posterior, key: posterior_lib.sample(config, posterior, key),
-            values=network.apply,
+            values=encoded(network.apply),
         )
-    if network.table is not None:
-        return _row_sampler(config, network.table)
+    if config.structure == "diagonal":
+        return Sampler(
+            draw=lambda posterior, key: (
+                posterior.mean,
+                posterior_lib.perturbation(config, posterior, key),
+            ),
+            values=encoded(
+                lambda sample, x: perturbed_values(config, network, sample[0], sample[1], x)
+            ),
+        )
+    if config.structure == "tangent":
+        return _tangent_sampler(config, network)
     return Sampler(
-        draw=lambda posterior, key: (
-            posterior.mean,
-            posterior_lib.perturbation(config, posterior, key),
-        ),
-        values=lambda sample, x: perturbed_values(config, network, sample[0], sample[1], x),
+        draw=lambda posterior, key: _draw(config, posterior, key),
+        values=encoded(lambda sample, x: _factored_values(config, network, sample, x)),
     )
 
 
-def _row_sampler(config: EVEConfig, make_table: Callable[[int], Network]) -> Sampler:
-    def values(sample: lazily.Sample, x: jax.Array) -> jax.Array:
-        mean, perturbation = lazily.read(config, sample, jnp.maximum(jnp.ravel(x), 0))
-        places = jnp.arange(x.size, dtype=jnp.int32).reshape(x.shape)
-        x = jnp.where(x < 0, -1, places)
-        return perturbed_values(config, make_table(x.size), mean, perturbation, x)
+def _tangent_sampler(config: EVEConfig, network: Network) -> Sampler:
+    layers = len(config.hidden)
 
-    return Sampler(draw=functools.partial(lazily.draw, config), values=values)
+    def draw(posterior: Posterior, key: jax.Array) -> TangentSample:
+        factor = posterior.tangent
+        return TangentSample(posterior.mean, factor, tangent.draw(factor, key))
+
+    def values(sample: TangentSample, observation: Any) -> jax.Array:
+        x = vector(network, observation)
+        along = tangent.sample(sample.factor, sample.normals, x, layers)
+        mean = network.apply(sample.mean, network.encode(observation))
+        return mean + config.prior_std * along
+
+    return Sampler(draw, values)
+
+
+def tangent_shares(
+    config: EVEConfig, network: Network, posterior: Posterior, observations: Any
+) -> Any:
+    """What is left of the prior's variance at a batch of observations, `[B, num_actions]`; () if
+    the posterior has another structure."""
+    if config.structure != "tangent":
+        return ()
+
+    def of_one(observation: Any) -> jax.Array:
+        return tangent.shares(posterior.tangent, vector(network, observation), len(config.hidden))
+
+    return jax.vmap(of_one)(observations)
 
 
 def values_and_std(
-    config: EVEConfig, network: Network, posterior: Posterior, x: jax.Array
+    config: EVEConfig, network: Network, posterior: Posterior, x: Any, shares: Any = ()
 ) -> tuple[jax.Array, jax.Array]:
-    """Mean and standard deviation of the linearised values, each `[B, num_actions]`."""
-    grads = layers.gradients_of_all_actions(network, posterior.mean, x)
+    """Mean and standard deviation of the linearised values, each `[B, num_actions]`.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      posterior: the posterior.
+      x: inputs, with a leading axis `[B]`.
+      shares: `[B, num_actions]`, what `tangent_shares` gives.
+    """
+    if config.structure == "tangent":
+        mean = jax.vmap(network.apply, in_axes=(None, 0))(posterior.mean, x)
+        return mean, config.prior_std * jnp.sqrt(shares)
+    grads = gradients.gradients_of_all_actions(network, posterior.mean, x)
     variances = posterior_lib.variances(config, posterior)
-    if config.prior == "unit":
-        total = _share(config, variances) * grads.weighted_means(variances)
+    if config.structure != "diagonal":
+        total = kronecker.variance(config, network, posterior.basis, variances, posterior.n, grads)
+    elif config.prior == "unit":
+        leaves = len(jax.tree_util.tree_leaves(variances))
+        total = config.prior_std**2 / leaves * grads.weighted_means(variances)
     else:
         total = _sum(grads.project_square(variances))
     shape = (-1, network.num_actions)
     return grads.q.reshape(shape), jnp.sqrt(total).reshape(shape)
 
 
-def perturbed_values(
-    config: EVEConfig, network: Network, mean: Params, perturbation: Params, x: jax.Array
-) -> jax.Array:
-    """Linearised values `[num_actions]` of the sample `mean + perturbation`, at one x."""
-    one = jax.tree_util.tree_map(lambda leaf: leaf[None], x)
-    grads = layers.gradients_of_all_actions(network, mean, one)
-    along = grads.project(perturbation)
-    return grads.q + _sum(
-        jax.tree_util.tree_map(lambda s, v: jnp.sqrt(s) * v, _shares(config, grads), along)
+def _draw(config: EVEConfig, posterior: Posterior, key: jax.Array) -> FactoredSample:
+    layers_key, general_key = jax.random.split(key)
+    shapes = kronecker.shapes(posterior.basis, posterior.mean)
+    normals = posterior_lib.normals_like(layers_key, shapes)
+    return FactoredSample(
+        mean=posterior.mean,
+        layers=kronecker.perturbation(config, posterior.basis, posterior.n, normals),
+        general=posterior_lib.perturbation(config, posterior, general_key),
     )
 
 
-def _shares(config: EVEConfig, grads: layers.Gradients) -> Params:
-    """By which the variance along each leaf's gradient is scaled; leaves are `[examples]`."""
-    norms = grads.squared_norms()
-    if config.prior != "unit":
-        return jax.tree_util.tree_map(jnp.ones_like, norms)
-    share = _share(config, norms)
-    return jax.tree_util.tree_map(lambda norm: share / jnp.maximum(norm, 1e-30), norms)
+def _factored_values(
+    config: EVEConfig, network: Network, sample: FactoredSample, x: Any
+) -> jax.Array:
+    """Values `[num_actions]` of a sample at one x."""
+    one = jax.tree_util.tree_map(lambda leaf: leaf[None], x)
+    grads = gradients.gradients_of_all_actions(network, sample.mean, one)
+    total = jnp.zeros_like(grads.q)
+    for name, perturbation in sample.layers.items():
+        total += kronecker.along(config, grads.layers[name], perturbation)
+    for name, leaves in grads.general.items():
+        parts = zip(*map(jax.tree_util.tree_leaves, (leaves, sample.general[name])), strict=True)
+        for g, m in parts:
+            flat = g.reshape(len(grads.q), -1)
+            size = row_sums(jnp.square(flat)) if config.prior == "unit" else jnp.ones(len(flat))
+            total += (flat @ jnp.ravel(m)) * jnp.sqrt(inverse(size))
+    if config.prior == "unit":
+        total *= config.prior_std / kronecker.num_shares(config, network, grads) ** 0.5
+    return grads.q + total
 
 
-def _share(config: EVEConfig, tree: Params) -> float:
-    """What the unit prior gives each leaf of `prior_std^2`: the variance along its gradient, when
-    that is divided by its squared norm."""
-    return config.prior_std**2 / len(jax.tree_util.tree_leaves(tree))
+def perturbed_values(
+    config: EVEConfig, network: Network, mean: Params, perturbation: Params, x: Any
+) -> jax.Array:
+    """Linearised values `[num_actions]` of the diagonal sample `mean + perturbation`, at one x."""
+    one = jax.tree_util.tree_map(lambda leaf: leaf[None], x)
+    grads = gradients.gradients_of_all_actions(network, mean, one)
+    along = grads.project(perturbation)
+    if config.prior == "unit":
+        norms = grads.squared_norms()
+        share = config.prior_std**2 / len(jax.tree_util.tree_leaves(norms))
+        along = jax.tree_util.tree_map(
+            lambda v, norm: v * jnp.sqrt(share * inverse(norm)), along, norms
+        )
+    return grads.q + _sum(along)
 
 
 def _sum(tree: Params) -> jax.Array:

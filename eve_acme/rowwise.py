@@ -46,15 +46,3 @@ def first_places(rows: jax.Array) -> jax.Array:
     """For each of `rows` `[R]`, the first place where the same one is."""
     places = jnp.arange(rows.size, dtype=jnp.int32)
     return jnp.min(jnp.where(rows[:, None] == rows[None, :], places, rows.size), axis=1)
-
-
-def share_rows(x: jax.Array, normals: jax.Array) -> jax.Array:
-    """Gives equal rows equal normals: those of the first place where the row is read.
-
-    Args:
-      x: `[B, ...]` integer rows.
-      normals: `[B, ..., units]`, one vector for each place.
-    """
-    rows = jnp.ravel(x)
-    flat = normals.reshape(rows.size, -1)
-    return flat[first_places(rows)].reshape(normals.shape)

@@ -19,11 +19,11 @@ import jax
 import numpy as np
 from dm_env import specs
 
-from eve_acme import checks
+from eve_acme import checks, tangent
 from eve_acme.acting import Policy, make_policy
 from eve_acme.config import EVEConfig, from_dict
 from eve_acme.epistemic import LEVELS, SAMPLES, Values, make_epistemic
-from eve_acme.networks import Network, make_networks
+from eve_acme.networks import Network, make_networks, with_example
 from eve_acme.posterior import Posterior
 from eve_acme.update import make_dense_learner
 
@@ -44,7 +44,7 @@ class Agent:
         self, config: EVEConfig, network: Network, posterior: Posterior, observation_spec: Any
     ):
         self.config = config
-        self.network = network
+        self.network = network = with_example(network, observation_spec)
         self.posterior = posterior
         self.observation_spec = observation_spec
         self._epistemic = make_epistemic(config, network)
@@ -141,6 +141,7 @@ def load(directory: str | os.PathLike, network: Network | None = None) -> Agent:
         actions = specs.DiscreteArray(about["num_actions"])
         environment_spec = types.SimpleNamespace(actions=actions, observations=observations)
         network = make_networks(environment_spec, config)
+    network = with_example(network, observations)
     return Agent(config, network, _posterior(config, network, arrays), observations)
 
 
@@ -151,14 +152,37 @@ def _posterior(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray
     shapes = jax.eval_shape(lambda key: learner.posterior(learner.init(key), 1), key)
     named = checks.leaves_with_names(shapes)
     for name, shape in named:
-        given = arrays[name].shape if name in arrays else None
-        if given != shape.shape:
-            raise checks.InputError(
-                f"saved posterior{name}: got shape {given}, allowed for this network is "
-                f"{shape.shape}"
-            )
+        _check_shape(name, arrays, shape.shape)
     structure = jax.tree_util.tree_structure(shapes)
-    return jax.tree_util.tree_unflatten(structure, [arrays[name] for name, _ in named])
+    posterior = jax.tree_util.tree_unflatten(structure, [arrays[name] for name, _ in named])
+    return posterior._replace(tangent=_tangent(config, network, arrays))
+
+
+def _tangent(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray]) -> Any:
+    """The factor that was counted at the insert, in the one of its two forms that was saved."""
+    if not config.counts_inputs:
+        return ()
+    assert network.width is not None
+    blocks, length = network.num_actions, network.width + 1
+    if ".tangent.inputs" in arrays:
+        k = len(arrays[".tangent.inputs"])
+        form: Any = tangent.Landmarks
+        shapes = [(k, length), (k, k), (blocks, k, k), (blocks,)]
+    else:
+        form = tangent.Arrow
+        shapes = [(blocks, length - 1), (blocks, length - 1), (blocks,), (2,)]
+    names = [f".tangent.{field}" for field in form._fields]
+    for name, shape in zip(names, shapes, strict=True):
+        _check_shape(name, arrays, shape)
+    return form(*(arrays[name] for name in names))
+
+
+def _check_shape(name: str, arrays: dict[str, np.ndarray], allowed: tuple[int, ...]) -> None:
+    given = arrays[name].shape if name in arrays else None
+    if given != allowed:
+        raise checks.InputError(
+            f"saved posterior{name}: got shape {given}, allowed for this network is {allowed}"
+        )
 
 
 def _spec_to_json(spec: Any) -> Any:

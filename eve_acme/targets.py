@@ -13,7 +13,8 @@ def bootstrapped_return(r_t: Array, discount_t: Array, q_t: Array) -> jax.Array:
     Args:
       r_t: scalar, discounted sum of k rewards.
       discount_t: scalar, `gamma^k` times the environment's discounts.
-      q_t: `[num_actions]`, action values at the k-th next state under the sample theta'.
+      q_t: `[samples, num_actions]`, action values at the k-th next state under samples theta', over
+        which the maximum is averaged.
     """
-    chex.assert_rank([r_t, discount_t, q_t], [0, 0, 1])
-    return jax.lax.stop_gradient(r_t + discount_t * jnp.max(q_t))
+    chex.assert_rank([r_t, discount_t, q_t], [0, 0, 2])
+    return jax.lax.stop_gradient(r_t + discount_t * jnp.mean(jnp.max(q_t, axis=-1)))

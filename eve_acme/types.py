@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 Array = jax.Array
 Params = Any
@@ -40,6 +41,34 @@ class Transition(NamedTuple):
     o_t: Any
 
 
+class SparseInput(NamedTuple):
+    """A vector as its entries that are not zero.
+
+    Attributes:
+      index: `[..., K]` int32, where they stand; -1 for none.
+      value: `[..., K]` float32.
+    """
+
+    index: Any
+    value: Any
+
+    def whole(self, width: int) -> np.ndarray:
+        """The vectors `[..., width]`, for NumPy arrays."""
+        out = np.zeros((*self.index.shape[:-1], width), np.float32)
+        flat, index = out.reshape(-1, width), self.index.reshape(-1, self.index.shape[-1])
+        value = np.where(self.index < 0, 0.0, self.value).reshape(index.shape)
+        np.add.at(flat, (np.arange(len(flat))[:, None], np.maximum(index, 0)), value)
+        return out
+
+
+class New(NamedTuple):
+    """Transitions `[m, ...]` that entered replay, and for each of them the discounted sum of its
+    episode's rewards so far, `[m]`."""
+
+    transitions: Transition
+    returns: Any
+
+
 class Rounds(NamedTuple):
     """Rounds of minibatches, to be learnt one after another.
 
@@ -47,8 +76,18 @@ class Rounds(NamedTuple):
       batches: transitions with leading axes `[R, batches_per_step, batch_size]`.
       steps: `[R]` int32, how many steps replay held when each round was drawn.
       due: how many of the R are to be learnt; the others only fill the arrays.
+      shares: `[R, batches_per_step, batch_size, num_actions]`, what is left of the prior's variance
+        at the next states, as of each round; () if the posterior does not count inputs.
+      scale: `[R]`, the scale of returns as of each round.
+      known: what replay knew after the last round (see `evidence.Known`).
+      new: transitions that entered replay since the round before, for a learner that has to count
+        them itself: then the three above are not given.
     """
 
     batches: Transition
     steps: Any
     due: int
+    shares: Any = ()
+    scale: Any = ()
+    known: Any = ()
+    new: "New | None" = None

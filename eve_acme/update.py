@@ -1,7 +1,8 @@
 """THE learning step: k minibatches of Q-update, Fisher update and target period, as one scan.
 
-Everything that learns calls this: the Acme learner, the embedded engine, and the row-sparse
-version for one-hot inputs (`rows`), which runs this same code on the few rows a round touches.
+Everything that learns calls this: the Acme learner, the embedded engine, and the row-sparse twin
+(`sparse_update`), which runs this same code on the few rows of the first layer that a round
+touches.
 """
 
 import functools
@@ -12,13 +13,14 @@ import jax
 import jax.numpy as jnp
 
 from eve_acme import fisher as fisher_lib
-from eve_acme import layers, predictive, targets
+from eve_acme import kronecker, predictive, sampled_outputs, targets
 from eve_acme.adam import adam, adam_step
 from eve_acme.config import EVEConfig
-from eve_acme.networks import TABLE, Network
+from eve_acme.gradients import gradients
+from eve_acme.networks import Network, reads_rows
 from eve_acme.packing import Packed, Packing
-from eve_acme.posterior import Posterior, normals_like
-from eve_acme.rowwise import elementwise, share_rows
+from eve_acme.posterior import Posterior
+from eve_acme.rowwise import elementwise
 from eve_acme.types import Array, Params, Transition
 
 
@@ -29,7 +31,9 @@ class State(NamedTuple):
       params: theta, the online parameters.
       target: theta-bar, the target network's, on which the posterior is centred.
       optimizer: Adam's state.
-      fisher: the Fisher average.
+      fisher: the Fisher average: squared gradients, or Kronecker factors.
+      basis: eigenbases of those factors; () for the diagonal.
+      scale: what a value of one stands for; zero until that is known.
       steps: minibatches so far.
       key: the key of the next round.
     """
@@ -38,8 +42,27 @@ class State(NamedTuple):
     target: Params
     optimizer: Any
     fisher: fisher_lib.Average
+    basis: Any
+    scale: Array
     steps: Array
     key: jax.Array
+
+
+class Round(NamedTuple):
+    """What is known of a round beside its minibatches.
+
+    Attributes:
+      n: environment steps when it was drawn.
+      explore: False while bootstraps are to use the posterior's mean.
+      shares: `[k, B, num_actions]`, what is left of the prior's variance at the next states, if
+        that is counted at the insert; else ().
+      scale: the scale of returns.
+    """
+
+    n: Any
+    explore: Any
+    shares: Any = ()
+    scale: Any = 1.0
 
 
 class Metrics(NamedTuple):
@@ -55,23 +78,31 @@ class Learner(NamedTuple):
 
     Attributes:
       init: `key -> State`.
-      update: `(state, batches [k, B, ...], n, explore) -> (state, metrics)`; `explore` is False
-        while bootstraps are to use the posterior's mean.
-      posterior: `(state, n) -> Posterior`, from one state, so that its parts belong together.
+      update: `(state, batches [k, B, ...], Round) -> (state, metrics)`.
+      posterior: `(state, n, tangent=()) -> Posterior`, from one state, so that its parts belong
+        together; `tangent` is the factor that is counted at the insert, if there is one.
     """
 
     init: Callable[[jax.Array], Any]
-    update: Callable[[Any, Transition, Any, Any], tuple[Any, Metrics]]
-    posterior: Callable[[Any, Any], Posterior]
+    update: Callable[[Any, Transition, Round], tuple[Any, Metrics]]
+    posterior: Callable[..., Posterior]
 
 
-def make_learner(config: EVEConfig, network: Network) -> Learner:
-    """The learner for a network: row-sparse where its input is one-hot, dense otherwise."""
-    if network.table is not None:
-        from eve_acme import rows  # It builds on this module.
+def make_learner(config: EVEConfig, network: Network, sparse: bool = False) -> Learner:
+    """The learner for a network; `sparse` is the twin that touches few rows of its first layer.
 
-        return rows.make_learner(config, network)
+    Both compute the same. The sparse one needs observations that are indices or `SparseInput`.
+    """
+    if sparse:
+        from eve_acme import sparse_update  # It builds on this module.
+
+        return sparse_update.make_learner(config, network)
     return make_dense_learner(config, network)
+
+
+def can_be_sparse(config: EVEConfig, network: Network) -> bool:
+    """Whether the sparse twin exists for inputs with few entries."""
+    return network.with_rows is not None and reads_rows(config)
 
 
 class RoundsLearner(NamedTuple):
@@ -79,56 +110,67 @@ class RoundsLearner(NamedTuple):
 
     Attributes:
       init: `key -> Packed`.
-      learn: `(state, batches [R, k, B, ...], n [R], explore, count) -> (state, metrics)`; learns
+      learn: `(state, batches [R, k, B, ...], Round [R, ...], count) -> (state, metrics)`; learns
         the first `count` rounds, one after another as `Learner.update` does. However they are
         divided into calls, the result is the same bit for bit.
-      posterior: `(state, n) -> Posterior`.
+      posterior: `(state, n, tangent) -> Posterior`.
+      dense: the dense learner's state, of this one's.
     """
 
     init: Callable[[jax.Array], Packed]
-    learn: Callable[[Packed, Transition, Any, Any, Any], tuple[Packed, Metrics]]
-    posterior: Callable[[Packed, Any], Posterior]
+    learn: Callable[[Packed, Transition, Round, Any], tuple[Packed, Metrics]]
+    posterior: Callable[..., Posterior]
+    dense: Callable[[Packed], Packed]
 
 
 @functools.lru_cache(maxsize=16)
-def compiled_learner(config: EVEConfig, network: Network) -> RoundsLearner:
+def compiled_learner(config: EVEConfig, network: Network, sparse: bool = False) -> RoundsLearner:
     """The jitted learner, shared by all who use the same network in a process.
 
-    `learn` takes its state's buffers away. The posterior is a copy, since an output that is an
-    input would share a buffer, and be taken away with it.
+    `learn` donates its state argument. The posterior is a copy, since an output that is an input
+    would share a buffer, and be donated with it.
     """
-    pure = rounds_learner(config, network)
+    pure = rounds_learner(config, network, sparse)
     return RoundsLearner(
         init=jax.jit(pure.init),
         learn=jax.jit(pure.learn, donate_argnums=0),
-        posterior=jax.jit(
-            lambda state, n: jax.tree_util.tree_map(jnp.copy, pure.posterior(state, n))
-        ),
+        posterior=jax.jit(lambda *args: jax.tree_util.tree_map(jnp.copy, pure.posterior(*args))),
+        dense=jax.jit(pure.dense),
     )
 
 
-def rounds_learner(config: EVEConfig, network: Network) -> RoundsLearner:
+def rounds_learner(config: EVEConfig, network: Network, sparse: bool = False) -> RoundsLearner:
     """`make_learner`, for several rounds in one call."""
-    pure = make_learner(config, network)
-    packing = Packing(jax.eval_shape(pure.init, jax.random.PRNGKey(0)))
+    pure = make_learner(config, network, sparse)
+    key = jax.random.PRNGKey(0)
+    packing = Packing(jax.eval_shape(pure.init, key))
 
     def learn(
-        packed: Packed, batches: Transition, n: Array, explore: Array, count: Array
+        packed: Packed, batches: Transition, rounds: Round, count: Array
     ) -> tuple[Packed, Metrics]:
         def one(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
             state, sums = carry
-            batch, n_i = jax.tree_util.tree_map(lambda leaf: leaf[i], (batches, n))
-            state, metrics = pure.update(state, batch, n_i, explore)
+            batch, round_i = jax.tree_util.tree_map(lambda leaf: leaf[i], (batches, rounds))
+            state, metrics = pure.update(state, batch, round_i)
             return state, jax.tree_util.tree_map(jnp.add, sums, metrics)
 
         start = packing.unpack(packed), Metrics(*(jnp.zeros(()) for _ in Metrics._fields))
         state, sums = jax.lax.fori_loop(0, count, one, start)
         return packing.pack(state), jax.tree_util.tree_map(lambda sum: sum / count, sums)
 
+    def dense(packed: Packed) -> Packed:
+        from eve_acme import sparse_update
+
+        state = packing.unpack(packed)
+        if sparse:
+            state = sparse_update.to_dense(config, state)
+        return Packing(state).pack(state)
+
     return RoundsLearner(
         init=lambda key: packing.pack(pure.init(key)),
         learn=learn,
-        posterior=lambda state, n: pure.posterior(packing.unpack(state), n),
+        posterior=lambda state, n, tangent=(): pure.posterior(packing.unpack(state), n, tangent),
+        dense=dense,
     )
 
 
@@ -138,36 +180,43 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
     def init(key: jax.Array) -> State:
         params_key, run_key = jax.random.split(key)
         params = network.init(params_key)
-        doubts = config.doubts and network.table is not None
-        rewards = jnp.zeros(params[TABLE]["w"].shape[0]) if doubts else ()
+        total: Any = params
+        basis: Any = ()
+        if config.counts_inputs or config.fisher == "none":
+            total = ()
+        elif config.structure != "diagonal":
+            total, basis = kronecker.init(config, network, params)
         return State(
             params=params,
             target=jax.tree_util.tree_map(jnp.copy, params),
             optimizer=adam(config).init(params),
-            fisher=fisher_lib.init(params, rewards),
+            fisher=fisher_lib.init(total),
+            basis=basis,
+            scale=jnp.zeros(()),
             steps=jnp.zeros((), jnp.int32),
             key=run_key,
         )
 
-    def update(
-        state: State, batches: Transition, n: Array, explore: Array
-    ) -> tuple[State, Metrics]:
+    def update(state: State, batches: Transition, known: Round) -> tuple[State, Metrics]:
         encode = jax.vmap(jax.vmap(network.encode))
         batches = batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
-        state, randomness = begin_round(config, network, state, batches)
+        state, randomness = begin_round(config, network, state, batches, known)
 
-        def body(state: State, inputs: tuple[Transition, Randomness]) -> tuple[State, Metrics]:
-            batch, normals = inputs
-            posterior = posterior_of(config, state, n)
+        def body(state: State, inputs: tuple) -> tuple[State, Metrics]:
+            batch, normals, shares = inputs
+            posterior = posterior_of(config, state, known.n)
             q_t = bootstrap_values(
-                config, network, state.params, posterior, batch.o_t, normals, explore
+                config, network, state.params, posterior, batch.o_t, normals, known.explore, shares
             )
             return learn_minibatch(config, network, state, batch, q_t, normals)
 
-        state, metrics = scan(body, state, (batches, randomness))
+        state, metrics = scan(body, state, (batches, randomness, known.shares))
         return state, jax.tree_util.tree_map(jnp.mean, metrics)
 
-    return Learner(init, update, lambda state, n: posterior_of(config, state, n))
+    def posterior(state: State, n: Array, tangent: Any = ()) -> Posterior:
+        return posterior_of(config, state, n, tangent)
+
+    return Learner(init, update, posterior)
 
 
 scan = functools.partial(jax.lax.scan, unroll=2)
@@ -175,15 +224,18 @@ scan = functools.partial(jax.lax.scan, unroll=2)
 no vector instructions that are safe for it. Of two in a row, the first is spared that."""
 
 
-def posterior_of(config: EVEConfig, state: State, n: Array) -> Posterior:
+def posterior_of(config: EVEConfig, state: State, n: Array, tangent: Any = ()) -> Posterior:
     """The posterior of a dense state after n environment steps."""
+    total = state.fisher.total
     return Posterior(
         mean=state.target,
-        fisher=state.fisher.total,
+        fisher=total.general if isinstance(total, kronecker.Factors) else total,
         weight=fisher_lib.weight(config.beta, state.fisher),
         n=jnp.asarray(n, jnp.int32),
         version=state.steps,
-        rewards=state.fisher.rewards,
+        basis=state.basis,
+        tangent=tangent,
+        scale=known_scale(state.scale),
     )
 
 
@@ -195,32 +247,60 @@ class Randomness(NamedTuple):
 
 
 def begin_round(
-    config: EVEConfig, network: Network, state: State, batches: Transition
+    config: EVEConfig, network: Network, state: State, batches: Transition, known: Round
 ) -> tuple[State, Randomness]:
-    """Splits the key and draws all normals of a round, an axis for its minibatches in front.
+    """Rescales, decomposes the factors if that is due, splits the key and draws all normals of a
+    round, an axis for its minibatches in front.
 
     Few large calls of the generator: many small ones cost more than the numbers.
     """
+    state = rescaled(network, state, known.scale)
+    if isinstance(state.basis, kronecker.Basis):
+        state = state._replace(basis=_fresh_basis(config, state))
     next_key, bootstrap_key, returns_key = jax.random.split(state.key, 3)
     k, batch_size = batches.r_t.shape
     bootstrap: Any = ()
     if config.bootstrap == "posterior":
-        x = jax.tree_util.tree_map(lambda leaf: leaf[0, 0], batches.o_t)
         if config.predictive == "linear":
-            bootstrap = normals_like(bootstrap_key, jnp.empty((k, batch_size, network.num_actions)))
-        elif config.bootstrap_sample == "transition":
-            shapes = layers.noise_for_outputs(network, state.params, x)
-            bootstrap = normals_like(bootstrap_key, shapes, (k, batch_size))
+            shape = (k, batch_size, config.bootstrap_samples, network.num_actions)
+            bootstrap = jax.random.normal(bootstrap_key, shape)
         else:
-            shapes = layers.noise_for_weights(network, state.params, x)
-            rows_key, weights_key = jax.random.split(bootstrap_key)
-            bootstrap = layers.Noise(
-                outputs=normals_like(rows_key, shapes.outputs, (k, batch_size)),
-                weights=normals_like(weights_key, shapes.weights, (k,)),
+            x = jax.tree_util.tree_map(lambda leaf: leaf[0, 0], batches.o_t)
+            bootstrap = sampled_outputs.draw(
+                config, network, state.params, x, bootstrap_key, (k, batch_size)
             )
     noisy = config.fisher in ("per_example", "batch_sum")
     returns = jax.random.normal(returns_key, (k, batch_size)) if noisy else ()
     return state._replace(key=next_key), Randomness(bootstrap, returns)
+
+
+def rescaled(network: Network, state: State, scale: Array) -> State:
+    """The state with values in units of another scale: the output layer's weights change, and the
+    values that they stand for do not. (Until a scale is known, they stand for nothing.)"""
+    scale = jnp.asarray(scale, jnp.float32)
+    if network.output is None:
+        return state._replace(scale=scale)
+    ratio = jnp.where(state.scale * scale > 0.0, state.scale / known_scale(scale), 1.0)
+
+    def of(params: Params) -> Params:
+        output = jax.tree_util.tree_map(lambda leaf: ratio * leaf, params[network.output])
+        return {**params, network.output: output}
+
+    return state._replace(params=of(state.params), target=of(state.target), scale=scale)
+
+
+def known_scale(scale: Array) -> jax.Array:
+    """The scale, or one while it is not known: all rewards are zero then."""
+    return jnp.where(scale > 0.0, scale, 1.0)
+
+
+def _fresh_basis(config: EVEConfig, state: State) -> kronecker.Basis:
+    def decompose() -> kronecker.Basis:
+        weight = fisher_lib.weight(config.beta, state.fisher)
+        means = jax.tree_util.tree_map(lambda total: total / weight, state.fisher.total)
+        return kronecker.decompose(config, means, state.steps)
+
+    return jax.lax.cond(kronecker.due(state.steps, state.basis), decompose, lambda: state.basis)
 
 
 def learn_minibatch(
@@ -232,35 +312,37 @@ def learn_minibatch(
     randomness: Randomness,
 ) -> tuple[State, Metrics]:
     """Algorithm 3, 'Learning Step', on one minibatch with `bootstrap_values` `q_t`."""
-    returns = jax.vmap(targets.bootstrapped_return)(batch.r_t, batch.discount_t, q_t)
-    grads = layers.gradients(network, state.params, batch.o_tm1, batch.a_tm1)
+    returns = jax.vmap(targets.bootstrapped_return)(
+        batch.r_t / known_scale(state.scale), batch.discount_t, q_t
+    )
+    grads = gradients(network, state.params, batch.o_tm1, batch.a_tm1)
     delta = returns - grads.q
 
     gradient = grads.weighted(-2.0 / config.batch_size * delta)
     params, optimizer_state = adam_step(config, gradient, state.optimizer, state.params)
 
     fisher = state.fisher._replace(steps=state.fisher.steps + 1)
-    if config.fisher != "none":
-        scale = config.noise_scale(network.table is not None)
-        squares = fisher_lib.ESTIMATORS[config.fisher](delta, randomness.returns, scale, grads)
-        rewards: Any = ()
-        if not isinstance(state.fisher.rewards, tuple):
-            weight = fisher_lib.expected_weight(delta, scale)
-            rewards = grads.row_squares(weight * jnp.square(batch.r_t))
-        fisher = fisher_lib.add(config.beta, state.fisher, squares, rewards)
+    if config.fisher != "none" and not config.counts_inputs:
+        if config.structure == "diagonal":
+            estimate = fisher_lib.ESTIMATORS[config.fisher]
+            new = estimate(delta, randomness.returns, config.noise_scale, grads)
+        else:
+            weight = fisher_lib.expected_weight(delta, config.noise_scale)
+            new = kronecker.observe(config, network, grads, weight)
+        fisher = fisher_lib.add(config.beta, state.fisher, new)
     steps = state.steps + 1
-    lag = 1 if network.table is not None else config.dense_lag
-    sync = steps % (lag * config.target_period) == 0
-    state = State(
+    sync = steps % config.target_period == 0
+    state = state._replace(
         params=params,
         target=elementwise(lambda new, old: jnp.where(sync, new, old), params, state.target),
         optimizer=optimizer_state,
         fisher=fisher,
         steps=steps,
-        key=state.key,
     )
     return state, Metrics(
-        loss=jnp.mean(jnp.square(delta)), q=jnp.mean(grads.q), target=jnp.mean(returns)
+        loss=jnp.mean(jnp.square(delta)),
+        q=known_scale(state.scale) * jnp.mean(grads.q),
+        target=known_scale(state.scale) * jnp.mean(returns),
     )
 
 
@@ -269,32 +351,25 @@ def bootstrap_values(
     network: Network,
     online: Params,
     posterior: Posterior,
-    x: jax.Array,
+    x: Any,
     randomness: Randomness,
     explore: Array,
+    shares: Any = (),
 ) -> jax.Array:
-    """Action values `[B, num_actions]` at the next states, of a posterior sample or its mean."""
+    """Action values `[B, samples, num_actions]` at the next states, of posterior samples or of the
+    mean."""
 
     def values(params: Params) -> jax.Array:
         return jax.vmap(network.apply, in_axes=(None, 0))(params, x)
 
     def cautious(q: jax.Array) -> jax.Array:
         """The maximum of jittering values is too high, and bootstraps pile that up."""
-        if network.table is not None or not config.cautious:
-            return q
-        return jnp.minimum(q, values(online))
+        return jnp.minimum(q, values(online)) if config.cautious else q
 
     if config.bootstrap == "mean":
-        return cautious(values(posterior.mean))
+        return cautious(values(posterior.mean))[:, None]
     noise: Any = jax.tree_util.tree_map(lambda z: explore * z, randomness.bootstrap)
     if config.predictive == "linear":
-        q, std = predictive.values_and_std(config, network, posterior, x)
-        return cautious(q) + std * noise
-    each = config.bootstrap_sample == "transition"
-    if not each:
-        outputs = {name: share_rows(x, z) for name, z in noise.outputs.items()}
-        noise = noise._replace(outputs=outputs)
-    in_axes = (0, layers.Noise(outputs=0, weights=0 if each else None))
-    return jax.vmap(
-        lambda x, z: layers.sampled_values(config, network, posterior, x, z), in_axes=in_axes
-    )(x, noise)
+        q, std = predictive.values_and_std(config, network, posterior, x, shares)
+        return cautious(q)[:, None] + std[:, None] * noise
+    return sampled_outputs.values(config, network, posterior, x, noise)[:, None]

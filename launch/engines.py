@@ -23,7 +23,8 @@ def make(plan: Plan) -> Any:
     from eve_acme.networks import make_networks
 
     environment = tasks.compact(task, raw)
-    if task.is_deep_sea and plan.engine == "acme":  # Whose replay cannot be asked.
+    if task.encoding == "index" and task.is_deep_sea and plan.engine == "acme":
+        # Its replay cannot be asked.
         environment = visits.Counted(environment)
     steps = plan.episodes * task.settings["size"] if task.is_deep_sea else 0
     if plan.config.subsample:

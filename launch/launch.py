@@ -16,7 +16,7 @@ from eve_acme.launch import checkpoint, journal, options, tasks
 from eve_acme.launch import plan as plan_lib
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.folder import locked
-from eve_acme.launch.nodes.base import Run, seed_of
+from eve_acme.launch.nodes.base import Run, make_network, seed_of
 from eve_acme.launch.recorder import write_json
 from eve_acme.launch.supervise import GaveUp, Supervisor, node_names
 from eve_acme.launch.view import View
@@ -261,9 +261,9 @@ def check_room(run: Run) -> None:
     if run.steps is not None:
         steps = min(steps, run.steps) if steps else run.steps
     environment = tasks.compact(task, tasks.load(task, seed=0))
-    megabytes = run.plan.config.replay_megabytes
+    network = make_network(run, environment)
     try:
-        Replay(environment.observation_spec(), megabytes * 2**20).check(steps)
+        Replay(run.plan.config, network, environment.observation_spec()).check(steps)
     except ReplayFull as error:
         raise UsageError(str(error)) from None
 

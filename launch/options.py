@@ -17,15 +17,19 @@ class Parser(argparse.ArgumentParser):
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Adds `--preset` and an option for each field of EVEConfig."""
-    group = parser.add_argument_group("hyper-parameters of EVE")
-    group.add_argument(
+    parser.add_argument_group("hyper-parameters of EVE").add_argument(
         "--preset",
         choices=list(PRESETS),
         default="default",
         help="named settings: 'paper' is the algorithm as printed, 'dqn_equivalent' the same "
         "learner without posterior exploration (default: default)",
     )
+    groups: dict[str, Any] = {}
     for field in dataclasses.fields(EVEConfig):
+        name = field.metadata["group"]
+        if name not in groups:
+            groups[name] = parser.add_argument_group(f"hyper-parameters: {name}")
+        group = groups[name]
         flag = "--" + field.name.replace("_", "-")
         text = f"{field.metadata['help']} (default: {_show(field.default)})".replace("%", "%%")
         kwargs: dict[str, Any] = dict(dest=field.name, default=None, help=text)

@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     task = tasks.parse(plan.task)
     if not task.is_deep_sea:
         raise UsageError(f"task: got {task.name!r}, allowed for probe is a Deep Sea")
+    if task.encoding != "index":
+        raise UsageError(f"task: got {task.name!r}, allowed for probe is encoding=index")
     if plan.agent != "eve":
         raise UsageError(f"DIR: got a run of {plan.agent!r}, allowed is one of eve")
     default = f"{args.run}/probe" if args.run else "runs/probe"

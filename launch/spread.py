@@ -6,10 +6,8 @@ import io
 import pathlib
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from eve_acme.config import EVEConfig
-from eve_acme.launch import options, plan, tasks
+from eve_acme.launch import options, plan, tasks, visits
 from eve_acme.launch.errors import UsageError
 from eve_acme.launch.recorder import write_atomically
 
@@ -60,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     task = tasks.parse(args.task)
     if not task.is_deep_sea:
         raise UsageError(f"task: got {args.task!r}, allowed is a deep_sea")
+    if task.encoding != "index":
+        raise UsageError(f"task: got {args.task!r}, allowed for spread is encoding=index")
     for name in ("episodes", "every"):
         if getattr(args, name) < 1:
             raise UsageError(f"--{name}: got {getattr(args, name)}, allowed is 1 or more")
@@ -98,9 +98,8 @@ def measure(
     for episode in engine.episodes_until(episodes):
         if episode.number % every:
             continue
-        seen = engine.replay.save()
-        tried = np.zeros((task.settings["size"] ** 2, network.num_actions), bool)
-        tried[seen.o_tm1, seen.a_tm1] = True
+        states = task.settings["size"] ** 2
+        tried = visits.of_replay(engine.replay, states, network.num_actions) > 0
         std, optimism, gain = jax.device_get(
             measured(engine.posterior(), jax.random.PRNGKey(episode.number))
         )
@@ -125,18 +124,20 @@ def _statistics(config: EVEConfig, network: Any, num_states: int) -> Any:
     import jax
     import jax.numpy as jnp
 
-    from eve_acme import layers
-    from eve_acme.networks import TABLE
+    from eve_acme import gradients
+    from eve_acme.networks import FIRST
     from eve_acme.predictive import make_sampler
 
     sampler = make_sampler(config, network)
 
     def statistics(posterior: Any, key: jax.Array) -> Any:
-        x = jax.vmap(network.encode)(jnp.arange(num_states))
+        states = jnp.arange(num_states)
+        x = jax.vmap(network.encode)(states)
         mean = jax.vmap(network.apply, in_axes=(None, 0))(posterior.mean, x)
 
         def sample(carry: Any, key: jax.Array) -> Any:
-            q = jax.vmap(sampler.values, in_axes=(None, 0))(sampler.draw(posterior, key), x)
+            drawn = sampler.draw(posterior, key)
+            q = jax.vmap(sampler.values, in_axes=(None, 0))(drawn, states)
             total, square, above = carry
             return (total + q, square + q**2, above + jnp.maximum(q - mean, 0.0)), None
 
@@ -144,9 +145,11 @@ def _statistics(config: EVEConfig, network: Any, num_states: int) -> Any:
         keys = jax.random.split(key, SAMPLES)
         (total, square, above), _ = jax.lax.scan(sample, (zero, zero, zero), keys)
         std = jnp.sqrt(jnp.maximum(square / SAMPLES - (total / SAMPLES) ** 2, 0.0))
-        norms = layers.gradients_of_all_actions(network, posterior.mean, x).squared_norms()
-        gain = jnp.sqrt(norms[TABLE]["b"]).reshape(mean.shape)
-        return std, above / SAMPLES, gain
+        grads = gradients.gradients_of_all_actions(network, posterior.mean, x)
+        delta = grads.layers[FIRST].output_gradients()[:, 0]
+        gain = jnp.sqrt(jnp.sum(jnp.square(delta), axis=-1)).reshape(mean.shape)
+        scale = posterior.scale
+        return scale * std, scale * above / SAMPLES, scale * gain
 
     return statistics
 

@@ -38,8 +38,8 @@ class Counted(Wrapper):
 
 def of_replay(replay: Any, states: int, actions: int) -> np.ndarray:
     """Visits `[states, actions]` that the embedded engine's replay remembers."""
-    seen, visits = replay.save(), np.zeros((states, actions), int)
-    np.add.at(visits, (seen.o_tm1, seen.a_tm1), 1)
+    seen, visits = replay.read(np.arange(replay.size)), np.zeros((states, actions), int)
+    np.add.at(visits, (seen.o_tm1.index[:, 0], seen.a_tm1), 1)
     return visits
 
 

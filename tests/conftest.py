@@ -9,7 +9,8 @@ import pytest
 from dm_env import specs
 
 from eve_acme.launch.main import RUNTIME
-from eve_acme.types import Transition
+from eve_acme.types import SparseInput, Transition
+from eve_acme.update import Round
 
 for name, value in {**RUNTIME, "TF_CPP_MIN_LOG_LEVEL": "3"}.items():
     os.environ.setdefault(name, value)
@@ -72,5 +73,37 @@ def table_batches():
             discount_t=np.where(o_t < 0, 0.0, 0.99).astype(np.float32),
             o_t=o_t,
         )
+
+    return make
+
+
+@pytest.fixture
+def entry_batches(table_batches):
+    """Makes rounds of random transitions between vectors of width 7 with two entries, as entries;
+    of the states after, some have one and some none."""
+
+    def make(rng: np.random.Generator, k: int = 10, batch_size: int = 12) -> Transition:
+        batches = table_batches(rng, k, batch_size)
+
+        def entries(first: np.ndarray) -> SparseInput:
+            second = (first + rng.integers(1, 7, first.shape)) % 7
+            value = rng.normal(size=(*first.shape, 2)).astype(np.float32)
+            return SparseInput(np.stack([first, second], axis=-1).astype(np.int32), value)
+
+        o_t = entries(batches.o_t)
+        o_t.index[..., 1] = np.where(batches.o_t < 3, -1, o_t.index[..., 1])
+        return batches._replace(o_tm1=entries(batches.o_tm1), o_t=o_t)
+
+    return make
+
+
+@pytest.fixture
+def known():
+    """Makes what is known of a round: random shares of the prior, if the config counts inputs."""
+
+    def make(config, batches, n=50, explore=1.0, scale=1.0, num_actions=3) -> Round:
+        shape = (*batches.r_t.shape, num_actions)
+        shares = np.random.default_rng(7).uniform(0.01, 1.0, shape).astype(np.float32)
+        return Round(n, explore, shares if config.counts_inputs else (), scale)
 
     return make

@@ -11,6 +11,7 @@ from acme import specs
 
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.config import EVEConfig
+from eve_acme.evidence import Evidence
 from eve_acme.networks import make_networks
 from eve_acme.update import make_learner
 
@@ -23,12 +24,21 @@ SPEC = specs.EnvironmentSpec(
 )
 
 
+def posterior_of(config, seed, visits=0):
+    """A fresh learner's, after visits of all states with the first action."""
+    network = make_networks(SPEC, config)
+    learner, evidence = make_learner(config, network), Evidence(config, network)
+    for state in list(range(STATES)) * visits:
+        evidence.add(np.int32(state), 0, 0.0)
+    state = learner.init(jax.random.PRNGKey(seed))
+    return jax.device_get(learner.posterior(state, 1, evidence.known().tangent))
+
+
 class Source:
     """Serves a fresh learner's posterior, and counts how often."""
 
     def __init__(self, config):
-        learner = make_learner(config, make_networks(SPEC, config))
-        self.posterior = jax.device_get(learner.posterior(learner.init(jax.random.PRNGKey(5)), 1))
+        self.posterior = posterior_of(config, 5)
         self.calls = []
 
     def get_variables(self, names):
@@ -60,7 +70,7 @@ def end(actor):
 
 def test_one_sample_an_episode():
     """Within an episode the action is a function of the observation; the next has another."""
-    actor, source, _ = make(EVEConfig(hidden=(8,), burn_in_episodes=0))
+    actor, source, _ = make(EVEConfig(hidden=(8,), burn_in_episodes=0, renew_steps=0))
     functions = []
     for _ in range(4):
         actor.observe_first(dm_env.restart(np.int32(0)))
@@ -75,19 +85,64 @@ def test_one_sample_an_episode():
 
 def test_the_plan_is_of_the_posterior_at_the_first_step():
     """Of the newest one, not of the episode before. Greedy, since its plan is known: the mean."""
-    config = EVEConfig(hidden=(8,), burn_in_episodes=0, acting="greedy")
+    config = EVEConfig(hidden=(8,), burn_in_episodes=0, acting="greedy", zero_output=False)
     actor, source, network = make(config)
     for seed in (11, 12):
-        learner = make_learner(config, network)
-        state = learner.init(jax.random.PRNGKey(seed))
-        source.posterior = jax.device_get(learner.posterior(state, 1))
+        source.posterior = posterior_of(config, seed)
         actor.observe_first(dm_env.restart(np.int32(0)))
-        assert all_actions(actor) == greedy_actions(network, source.posterior.mean)
+        expected = greedy_actions(network, source.posterior.mean)
+        assert all_actions(actor) == expected and len(set(expected)) > 1
         end(actor)
 
 
+@pytest.mark.parametrize("renew_steps,fetches", [(0, 1), (1, 25), (8, 4), (24, 2), (25, 1)])
+def test_the_posterior_is_renewed_every_so_many_steps(renew_steps, fetches):
+    """At steps 0, k, 2k, ... of 25, in each episode anew, and never at random acting."""
+    config = EVEConfig(hidden=(8,), burn_in_episodes=1, renew_steps=renew_steps)
+    actor, source, _ = make(config)
+    for expected in (0, fetches, fetches):
+        source.calls.clear()
+        actor.observe_first(dm_env.restart(np.int32(0)))
+        for step in range(25):
+            actor.select_action(np.int32(step))
+        assert source.calls == [["posterior"]] * expected
+        end(actor)
+
+
+def test_a_renewed_sample_keeps_the_noise_of_its_episode():
+    """Of the same posterior, it is the same sample: the same actions with renewals and without."""
+    functions = []
+    for renew_steps in (0, 7):
+        config = EVEConfig(hidden=(8,), burn_in_episodes=0, renew_steps=renew_steps)
+        actor, source, _ = make(config)
+        for _ in range(3):
+            actor.observe_first(dm_env.restart(np.int32(0)))
+            functions.append(all_actions(actor))
+            end(actor)
+        assert len(source.calls) == 3 * (1 if renew_steps == 0 else 10)
+    assert functions[:3] == functions[3:]
+    assert len({tuple(function) for function in functions}) == 3
+
+
+def test_a_renewed_sample_is_of_the_newest_posterior():
+    """The first action was taken everywhere meanwhile: nothing of its noise is left. The others
+    keep theirs: what was chosen of them stays, unless it is below zero, the first one's value."""
+    config = EVEConfig(hidden=(8,), burn_in_episodes=0, renew_steps=STATES)
+    actor, source, _ = make(config)
+    for _ in range(3):
+        source.posterior = posterior_of(config, 5)
+        actor.observe_first(dm_env.restart(np.int32(0)))
+        before = all_actions(actor)
+        source.posterior = posterior_of(config, 5, visits=3)
+        pairs = zip(before, all_actions(actor), strict=True)
+        changed = {(old, new) for old, new in pairs if old != new}
+        assert changed and all(0 in pair for pair in changed)
+        end(actor)
+    assert len(source.calls) == 6
+
+
 def test_burn_in_is_uniform_and_fetches_nothing():
-    actor, source, _ = make(EVEConfig(hidden=(8,), burn_in_episodes=2))
+    actor, source, _ = make(EVEConfig(hidden=(8,), burn_in_episodes=2, renew_steps=0))
     for _ in range(2):
         actor.observe_first(dm_env.restart(np.int32(0)))
         counts = np.bincount([int(actor.select_action(np.int32(7))) for _ in range(400)])
@@ -101,20 +156,22 @@ def test_burn_in_is_uniform_and_fetches_nothing():
 
 def test_burn_in_counts_the_episodes_of_the_run():
     """Another actor may have played them."""
-    episodes = [99]
+    episodes = [4]
     actor, source, _ = make(EVEConfig(hidden=(8,)), episodes_so_far=lambda: episodes[0])
     actor.observe_first(dm_env.restart(np.int32(0)))
     assert source.calls == []
     end(actor)
-    episodes[0] = 100
+    episodes[0] = 5
     actor.observe_first(dm_env.restart(np.int32(0)))
     assert len(source.calls) == 1
 
 
 def test_evaluation_is_greedy_on_the_mean_from_the_first_episode():
-    actor, source, network = make(EVEConfig(hidden=(8,)), evaluation=True)
+    actor, source, network = make(EVEConfig(hidden=(8,), zero_output=False), evaluation=True)
     actor.observe_first(dm_env.restart(np.int32(0)))
-    assert all_actions(actor) == greedy_actions(network, source.posterior.mean)
+    expected = greedy_actions(network, source.posterior.mean)
+    assert all_actions(actor) == expected and len(set(expected)) > 1
+    assert len(source.calls) == 1
 
 
 def test_epsilon_greedy_draws_anew_at_each_step():

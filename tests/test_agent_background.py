@@ -6,7 +6,9 @@ import signal
 import threading
 
 import jax
+import numpy as np
 import pytest
+from dm_env import specs
 
 from eve_acme.agent.background import Background
 from eve_acme.agent.learner import EVELearner
@@ -62,6 +64,7 @@ def test_a_signal_handler_may_save_while_a_step_holds_the_lock():
         init=lambda key: {"w": jax.numpy.ones(2)},
         apply=lambda params, x: params["w"] * x,
         num_actions=2,
+        observation_spec=specs.Array((), np.float32),
     )
     saved = []
 
@@ -81,18 +84,16 @@ def test_a_signal_handler_may_save_while_a_step_holds_the_lock():
 
     config = EVEConfig(batches_per_step=1, batch_size=1, newest=False, min_replay=1)
     learner = EVELearner(config, network, jax.random.PRNGKey(0), iter([_round()]), most_steps=9)
-    learner._guard = SignalWithinTheLock()
+    learner._learning._guard = SignalWithinTheLock()
     before = signal.signal(signal.SIGUSR2, handler)
     try:
         learner.step()
     finally:
         signal.signal(signal.SIGUSR2, before)
-    assert [state["rounds"] for state in saved] == [1]
+    assert [state["learning"]["rounds"] for state in saved] == [1]
 
 
 def _round():
-    import numpy as np
-
     from eve_acme.types import Rounds, Transition
 
     one = np.ones((1, 1, 1), np.float32)

@@ -19,8 +19,10 @@ from eve_acme.agent.adapter import Acme040Builder
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.agent.run import AcmeEngine
 from eve_acme.config import EVEConfig
-from eve_acme.environments import OneHotAsIndex
+from eve_acme.embedded import Memory
+from eve_acme.environments import OneHotAsIndex, Wrapper
 from eve_acme.networks import make_networks
+from eve_acme.tangent import Arrow, Landmarks
 
 SMALL = dict(hidden=(8,), batch_size=4, batches_per_step=3, burn_in_episodes=5, min_replay=16)
 
@@ -97,6 +99,58 @@ def test_saved_run_goes_on_with_all_of_its_replay(tmp_path):
         assert engine.n == 1 + engine.replay_info().current_size == 66
         assert engine.posterior().n == 66
         assert engine.learner_updates == (65 - 16 + 1) * 3
+
+
+class Noted(Wrapper):
+    """Notes each step as the embedded memory takes it."""
+
+    def __init__(self, environment):
+        super().__init__(environment)
+        self.steps = []
+
+    def reset(self):
+        self._last = self._environment.reset()
+        return self._last
+
+    def step(self, action):
+        after = self._environment.step(action)
+        self.steps.append((self._last.observation, int(action), after))
+        self._last = after
+        return after
+
+
+@pytest.mark.parametrize(
+    "make_environment,form", [(deep_sea, Arrow), (lambda: Catch(seed=0), Landmarks)]
+)
+@pytest.mark.parametrize("settings", [dict(), dict(n_step=3), dict(n_step=2, subsample=True)])
+def test_what_is_counted_is_what_the_embedded_memory_counts(
+    make_environment, form, settings, tmp_path
+):
+    """Of the same steps, through a save and a restore. The first round has 16 new items, and the
+    last step of an episode makes as many as it has steps to look ahead."""
+    config = EVEConfig(**{**SMALL, **settings})
+    environment = Noted(make_environment())
+    spec = specs.make_environment_spec(wrappers.SinglePrecisionWrapper(environment))
+    network = make_networks(spec, config)
+    with AcmeEngine(environment, network, config, seed=0) as engine:
+        list(engine.episodes_until(15))
+        engine.save(str(tmp_path))
+    with AcmeEngine(Noted(make_environment()), network, config, seed=1) as engine:
+        engine.restore(str(tmp_path))
+        list(engine.episodes_until(22))
+        posterior, counted = engine.posterior(), engine._learner.save()["evidence"]
+        size = engine.replay_info().current_size
+
+    memory = Memory(config, network, spec.observations, np.random.default_rng(0))
+    for step in engine.environment.steps:
+        memory.add(*step)
+    expected, known = memory.evidence.save(), memory.evidence.known()
+    assert posterior.n == 1 + size == 1 + memory.replay.size == 1 + expected["returns"][2]
+    np.testing.assert_allclose(counted["returns"], expected["returns"], rtol=1e-6)
+    assert isinstance(posterior.tangent, form)
+    jax.tree_util.tree_map(np.testing.assert_array_equal, counted["factor"], expected["factor"])
+    jax.tree_util.tree_map(np.testing.assert_array_equal, posterior.tangent, known.tangent)
+    assert posterior.scale == pytest.approx(known.scale or 1.0, rel=1e-6)
 
 
 def test_saving_within_an_episode_is_refused(tmp_path):

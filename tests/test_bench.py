@@ -23,8 +23,9 @@ def test_a_tiny_run_measures_every_contender(tmp_path, capsys):
     figures = result["figures"]["deep_sea:size=4"]
     assert set(figures) == {"eve", "dqn", "boot_dqn"}
     assert len(result["cores"]) == 1
-    # 16 states, 2 actions, 50-50: a first layer for each action; DQN's 64-64 has one for both.
-    assert figures["eve"]["parameters"] == 32 * 50 + 50 + 50 * 50 + 50 + 50 + 1
+    # 16 states, 2 actions, 50-50: in the first layer a part that both actions share, and one for
+    # each; DQN's 64-64 has but one.
+    assert figures["eve"]["parameters"] == 48 * 50 + 3 * 50 + 50 * 50 + 50 + 50 + 1
     assert figures["dqn"]["parameters"] == 16 * 64 + 64 + 64 * 64 + 64 + 64 * 2 + 2
     samples = [figures[name]["samples_per_step"] for name in ("eve", "dqn", "boot_dqn")]
     assert samples == [10 * 12, 32, 20 * 128]
@@ -38,6 +39,7 @@ def test_a_tiny_run_measures_every_contender(tmp_path, capsys):
     parts = {k: v["median"] for k, v in result["parts"]["deep_sea:size=4"].items()}
     timed = [v for k, v in parts.items() if k != "whole step" and "by itself" not in k]
     assert sum(timed) == pytest.approx(parts["whole step"], rel=0.01)
+    assert len(timed) == 8 and min(timed) >= 0.0  # No part has the time of another in it.
     assert "| bsuite's Bootstrapped DQN |" in out and "| update, by itself: Adam |" in out
 
 
@@ -46,10 +48,10 @@ def test_the_soak_tells_replay_from_the_rest(tmp_path):
     assert main([*words, "--out", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "soak.json").read_text())
     assert [point["steps"] for point in result["points"]] == list(range(50, 1001, 50))
-    # 1,200 steps with those of the warm-up: 20 bytes each, set aside for 1,024 and then 2,048.
+    # 1,200 steps with those of the warm-up: 28 bytes each, set aside for 1,024 and then 2,048.
     replay = [point["replay"] * 2**20 for point in result["points"]]
-    assert (replay[0], replay[-1]) == (1024 * 20, 2048 * 20)
-    assert result["replay_growth"] * 2**20 == 1024 * 20
+    assert (replay[0], replay[-1]) == (1024 * 28, 2048 * 28)
+    assert result["replay_growth"] * 2**20 == 1024 * 28
 
 
 def test_sigterm_ends_what_was_begun(tmp_path):

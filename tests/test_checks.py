@@ -130,10 +130,10 @@ class _Paying(dm_env.Environment):
         return ACTIONS
 
 
-def _engine(rewards):
+def _engine(rewards, **changes):
     environment = _Paying(rewards)
     spec = types.SimpleNamespace(actions=ACTIONS, observations=VECTOR)
-    config = EVEConfig(min_replay=4, batch_size=8, batches_per_step=2)
+    config = EVEConfig(min_replay=4, batch_size=8, batches_per_step=2, **changes)
     return Engine(environment, make_networks(spec, config), config, seed=0)
 
 
@@ -146,8 +146,9 @@ def test_a_nan_reward_stops_before_replay():
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_no_new_checkpoint(tmp_path):
-    """A reward of 1e30 is finite, and its square is not in single precision."""
-    engine = _engine([1.0] * 10 + [1e30] * 50)
+    """A reward of 1e30 is finite, and its square is not in single precision. (Unless its scale is
+    learnt with it: see below.)"""
+    engine = _engine([1.0] * 10 + [1e30] * 50, adaptive_scale=False)
     for _ in engine.episodes_until(10):
         pass
     engine.save(tmp_path)
@@ -156,7 +157,9 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_no_new_checkpo
         for _ in engine.episodes_until(60):
             pass
     with np.load(caught.value.path) as batch:
-        assert batch["r_t"].shape == (1, 2, 8) and batch["o_tm1"].shape == (1, 2, 8, 2)
+        assert batch["r_t"].shape == (1, 2, 8)
+        assert batch["o_tm1.index"].shape == (1, 2, 8, 1) and np.all(batch["o_tm1.index"] == -1)
+        assert batch["o_t.value"].shape == (1, 2, 8, 2) and np.all(batch["o_t.value"] == 1.0)
         assert batch["r_t"].max() == np.float32(1e30)
     pathlib.Path(caught.value.path).unlink()
     with pytest.raises(Diverged) as again:
@@ -168,9 +171,20 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_no_new_checkpo
     assert np.isfinite(engine.posterior().mean["output"]["b"]).all()
 
 
+def test_a_reward_of_any_size_is_learnt_in_units_of_its_scale():
+    """Whose largest and mean are about 1e30 after some episodes."""
+    engine = _engine([1.0] * 10 + [1e30] * 50)
+    for _ in engine.episodes_until(40):
+        pass
+    posterior = engine.posterior()
+    assert 0.5e30 < float(posterior.scale) < 1e30
+    assert all(np.isfinite(x).all() for x in jax.tree_util.tree_leaves(posterior.mean))
+    assert np.isfinite(float(engine.metrics.loss))
+
+
 def test_a_run_that_diverges_keeps_its_checkpoint_and_says_so(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
-    words = ["run", "bandit/0", "--quiet", "--min-replay", "4"]
+    words = ["run", "bandit/0", "--quiet", "--min-replay", "4", "--no-adaptive-scale"]
     assert main([*words, "--episodes", "10", "--out", str(out)]) == 0
     before = (out / "checkpoint").resolve()
     make = engines.make
@@ -182,7 +196,7 @@ def test_a_run_that_diverges_keeps_its_checkpoint_and_says_so(tmp_path, capsys, 
         def restore_and_spoil(directory):
             restore(directory)
             spoilt = engine.replay.save()
-            spoilt.r_t[:] = 1e30
+            spoilt["others"][1][:] = 1e30  # Rewards.
             engine.replay.restore(spoilt)
 
         engine.restore = restore_and_spoil

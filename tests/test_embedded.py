@@ -4,6 +4,7 @@ import pathlib
 import types
 
 import dm_env
+import haiku as hk
 import jax
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from bsuite.environments.deep_sea import DeepSea
 from dm_env import specs
 
 from eve_acme.config import EVEConfig
-from eve_acme.embedded import Engine, Replay
-from eve_acme.embedded.replay import Draws
-from eve_acme.environments import OneHotAsIndex
-from eve_acme.networks import make_networks
-from eve_acme.types import ReplayFull, Transition
+from eve_acme.embedded import Engine, Memory, Replay
+from eve_acme.embedded.replay import Vectors
+from eve_acme.environments import OneHotAsIndex, Rotated, Wrapper
+from eve_acme.networks import from_functions, from_transformed, make_networks
+from eve_acme.tangent import Arrow, Landmarks
+from eve_acme.types import ReplayFull, SparseInput, Transition
 
 QUICK = dict(burn_in_episodes=4, min_replay=16, batches_per_step=2)
 
@@ -24,12 +26,16 @@ QUICK = dict(burn_in_episodes=4, min_replay=16, batches_per_step=2)
 _NETWORKS = {}
 
 
+def _spec_of(environment):
+    return types.SimpleNamespace(
+        actions=environment.action_spec(), observations=environment.observation_spec()
+    )
+
+
 def _engine(environment, seed=0, **changes):
     """An engine; those with equal specs and configs share a network, and so what is compiled."""
     config = EVEConfig(**{**QUICK, **changes})
-    spec = types.SimpleNamespace(
-        actions=environment.action_spec(), observations=environment.observation_spec()
-    )
+    spec = _spec_of(environment)
     network = _NETWORKS.setdefault((repr(spec), config), make_networks(spec, config))
     return Engine(environment, network, config, seed)
 
@@ -38,8 +44,17 @@ def _deep_sea(size=4, **settings):
     return OneHotAsIndex(DeepSea(size, mapping_seed=42, seed=1, **settings))
 
 
+def _raw_deep_sea(size=4):
+    return DeepSea(size, mapping_seed=42, seed=1)
+
+
 def _catch():
     return Catch(seed=1)
+
+
+def _rotated():
+    """All entries of its observations are numbers that are not zero."""
+    return Rotated(_raw_deep_sea())
 
 
 class _Watched(dm_env.Environment):
@@ -91,12 +106,23 @@ class _Corridor(dm_env.Environment):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"prior": "constant", "predictive": "network"}], ids=["linear", "network"]
+    "changes",
+    [
+        {},
+        {
+            "structure": "diagonal",
+            "prior": "constant",
+            "predictive": "network",
+            "cautious": False,
+            "bootstrap_samples": 1,
+        },
+    ],
+    ids=["linear", "network"],
 )
 def test_one_sample_an_episode(changes):
     """Within an episode an action is a function of the observation; between episodes it changes."""
     watched = _Watched(_Corridor())
-    engine = _engine(watched, burn_in_episodes=1, **changes)
+    engine = _engine(watched, burn_in_episodes=1, renew_steps=0, **changes)
     list(engine.episodes_until(9))
     plans = []
     for episode in watched.episodes[1:]:
@@ -137,14 +163,6 @@ def test_n_counts_only_what_reached_replay():
     assert (engine.env_steps, engine.n) == (20, 1 + 10)
 
 
-@pytest.mark.parametrize("make,k", [(_catch, 6), (_deep_sea, 3)])
-def test_returns_are_longer_where_inputs_are_not_one_hot(make, k):
-    engine = _engine(make(), n_step=3, dense_steps=2, discount=0.5)
-    next(engine.episodes_until(1))
-    assert engine.replay.save().discount_t[0] == 0.5**k
-    assert engine.replay.size == engine.env_steps
-
-
 def _fingerprint(engine):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree_util.tree_leaves(engine.state)]
 
@@ -160,7 +178,9 @@ def test_the_same_seed_gives_the_same_run():
 
 
 @pytest.mark.parametrize("steps", [10, 33, 50])
-@pytest.mark.parametrize("make", [_deep_sea, _catch], ids=["table", "dense"])
+@pytest.mark.parametrize(
+    "make", [_deep_sea, _catch, _rotated], ids=["index", "entries", "whole vectors"]
+)
 def test_resume_is_bit_exact(tmp_path: pathlib.Path, make, steps):
     """2k steps straight equal k steps, a new engine from the checkpoint, and k more."""
     straight = _engine(make())
@@ -181,75 +201,286 @@ def test_resume_is_bit_exact(tmp_path: pathlib.Path, make, steps):
         straight.n,
     )
     jax.tree_util.tree_map(
-        np.testing.assert_array_equal, second.replay.save(), straight.replay.save()
+        np.testing.assert_array_equal, second.memory.save(), straight.memory.save()
     )
 
 
+@pytest.mark.parametrize("renew_steps", [0, 4])
+@pytest.mark.parametrize("steps", [91, 93, 96])
+def test_resume_within_an_episode_goes_on_with_its_sample(tmp_path, steps, renew_steps):
+    """91 and 93 lie between two renewals of the fourth episode of 30 steps, 96 right before one."""
+
+    def engine(seed=0):
+        watched = _Watched(_Corridor())
+        return watched, _engine(watched, seed, burn_in_episodes=1, renew_steps=renew_steps)
+
+    watched, straight = engine()
+    for _ in range(steps + 12):
+        straight.step()
+    _, first = engine()
+    for _ in range(steps):
+        first.step()
+    first.save(tmp_path)
+    _, second = engine(seed=99)
+    second.restore(tmp_path)
+    for _ in range(12):
+        second.step()
+    assert second.environment.episodes[3] == watched.episodes[3]
+    assert len(watched.episodes[3]) == steps + 12 - 90
+    assert _fingerprint(second) == _fingerprint(straight)
+
+
+def test_raw_observations_and_their_indices_are_learnt_alike(tmp_path):
+    """Episode by episode, through a save and a restore; all of the state up to rounding."""
+    runs = []
+    for make in (_raw_deep_sea, _deep_sea):
+        first = _engine(make(5), seed=2)
+        returns = [episode.total for episode in first.episodes_until(20)]
+        first.save(tmp_path)
+        second = _engine(make(5), seed=99)
+        second.restore(tmp_path)
+        returns += [episode.total for episode in second.episodes_until(40)]
+        runs.append((returns, second))
+    (raw_returns, raw), (index_returns, index) = runs
+    assert len(raw_returns) == 40 and len(set(raw_returns[QUICK["burn_in_episodes"] :])) > 1
+    assert raw_returns == index_returns
+    jax.tree_util.tree_map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), raw.state, index.state
+    )
+    assert isinstance(raw.posterior().tangent, Arrow)
+    jax.tree_util.tree_map(
+        np.testing.assert_array_equal, raw.posterior().tangent, index.posterior().tangent
+    )
+
+
+class _Scaled(Wrapper):
+    """Pays another multiple of what an environment pays."""
+
+    def __init__(self, environment, factor):
+        super().__init__(environment)
+        self._factor = factor
+
+    def reset(self):
+        return self._environment.reset()
+
+    def step(self, action):
+        timestep = self._environment.step(action)
+        return timestep._replace(reward=self._factor * timestep.reward)
+
+
+@pytest.mark.parametrize("make", [lambda: _deep_sea(5), _catch], ids=["deep_sea", "catch"])
+def test_the_scale_of_rewards_does_not_matter(make):
+    """The same actions for the same seed, rewards times 0.001, one or 1000.
+
+    Over few episodes: what is equal but for rounding is not equal for ever.
+    """
+    curves, scales = {}, {}
+    for factor in (1.0, 0.001, 1000.0):
+        engine = _engine(_Scaled(make(), factor), seed=1)
+        curves[factor] = [episode.total / factor for episode in engine.episodes_until(30)]
+        scales[factor] = float(engine.posterior().scale) / factor
+        assert engine.learner_updates > 100
+    assert len(set(curves[1.0][QUICK["burn_in_episodes"] :])) > 1
+    for factor in (0.001, 1000.0):
+        np.testing.assert_allclose(curves[factor], curves[1.0], rtol=1e-6)
+        assert scales[factor] == pytest.approx(scales[1.0], rel=1e-6)
+
+
+def _own_functions(spec):
+    size, actions = int(spec.observations.maximum) + 1, spec.actions.num_values
+
+    def init(key):
+        return {"table": {"w": 0.1 * jax.random.normal(key, (size, actions))}}
+
+    return from_functions(init, lambda params, x: params["table"]["w"][x], actions)
+
+
+def _own_transformed(spec):
+    size = int(spec.observations.maximum) + 1
+    transformed = hk.transform(
+        lambda x: hk.nets.MLP([8, spec.actions.num_values])(jax.nn.one_hot(x, size))
+    )
+    return from_transformed(transformed, spec)
+
+
+@pytest.mark.filterwarnings("ignore:network. .* a gradient of exactly zero:UserWarning")
+@pytest.mark.parametrize("make", [_own_functions, _own_transformed])
+def test_a_network_of_ones_own_counts_an_index_as_one_hot(make):
+    """As `make_networks`' does, after the same steps: those of burn-in."""
+    environments = [_deep_sea(5), _deep_sea(5)]
+    config = EVEConfig(**{**QUICK, "burn_in_episodes": 12})
+    own = Engine(environments[0], make(_spec_of(environments[0])), config, seed=0)
+    usual = _engine(environments[1], burn_in_episodes=12)
+    for engine in (own, usual):
+        list(engine.episodes_until(12))
+    found, expected = own.posterior().tangent, usual.posterior().tangent
+    assert isinstance(found, Arrow) and found.diagonal.shape == (2, 25)
+    # D is one where nobody was: two actions in each of the states that were visited, or fewer.
+    assert 0 < np.sum(np.asarray(found.diagonal) > 1.0) <= 2 * 15
+    jax.tree_util.tree_map(np.testing.assert_array_equal, found, expected)
+    list(own.episodes_until(16))
+    assert isinstance(own.posterior().tangent, Arrow)
+
+
+def test_inputs_that_are_not_one_hot_are_counted_by_landmarks():
+    engine = _engine(_rotated())
+    list(engine.episodes_until(6))
+    assert isinstance(engine.posterior().tangent, Landmarks)
+
+
+def _network(observation_spec, config=None):
+    spec = types.SimpleNamespace(actions=specs.DiscreteArray(2), observations=observation_spec)
+    return make_networks(spec, config or EVEConfig())
+
+
+def _replay(observation_spec, network=None, **changes):
+    return Replay(EVEConfig(**changes), network or _network(observation_spec), observation_spec)
+
+
+def _index_spec(most):
+    return specs.BoundedArray((), np.int32, -1, most)
+
+
+def _add(replay, o_tm1, a_tm1, r_t, discount_t, o_t):
+    replay.add(Transition(replay.input(o_tm1), a_tm1, r_t, discount_t, replay.input(o_t)))
+
+
 def test_observations_are_stored_compactly():
-    """10,000 episodes of a 50x50 Deep Sea: 500,000 transitions of 20 bytes, not of 20,012."""
-    replay = Replay(_deep_sea(50).observation_spec(), 1e9)
-    assert replay.bytes_per_transition == 20
-    for i in range(3000):  # Capacity doubles: 1,024, 2,048, 4,096.
-        replay.add(Transition(i, 0, 0.0, 0.99, i))
-    assert replay.nbytes == 4096 * 20
+    """10,000 episodes of a 50x50 Deep Sea: 500,000 transitions of 28 bytes, not of 20,012.
+
+    An entry takes 8 bytes, with its place; action, reward and discount take 4 each.
+    """
+    for environment in (_deep_sea(50), _raw_deep_sea(50)):
+        replay = _replay(environment.observation_spec())
+        observation = environment.reset().observation
+        for _ in range(3000):  # Capacity doubles: 1,024, 2,048, 4,096.
+            _add(replay, observation, 0, 0.0, 0.99, observation)
+        assert replay.bytes_per_transition == 28
+        assert replay.nbytes == 4096 * 28
     # So 500,000 of them are set aside as 1,024 * 2^9 = 524,288, and fewer than 300 MB by far, also
     # while they are moved: a column of 4 bytes is then held twice.
-    assert 524_288 * 20 + 262_144 * 4 < 300 * 2**20 / 25
-    image = Replay(specs.Array((3, 3), np.uint8), 1e9)
+    assert 524_288 * 28 + 262_144 * 4 < 300 * 2**20 / 19
+    image = _replay(specs.Array((3, 3, 1), np.uint8))
     assert image.bytes_per_transition == 2 * 9 + 12
-    doubles = Replay(specs.Array((2,), np.float64), 1e9)
-    assert doubles.bytes_per_transition == 2 * 8 + 12
+    spec = specs.Array((2,), np.float64)
+    own = from_functions(lambda key: {}, lambda params, x: x, 2, spec)
+    assert _replay(spec, own).bytes_per_transition == 2 * 8 + 12
+
+
+def test_vectors_are_stored_by_their_entries_while_these_are_few():
+    """One, then two, then room for four; the fifth makes all of them whole, and none is changed."""
+    rng = np.random.default_rng(0)
+    replay = _replay(specs.Array((3, 3), np.float64))
+    seen, sizes = [], []
+    for entries in (1, 0, 2, 3, 4, 1, 5, 2):
+        x = np.zeros(9)
+        x[rng.choice(9, entries, replace=False)] = rng.normal(size=entries)
+        seen.append(x.astype(np.float32))
+        _add(replay, x.reshape(3, 3), 0, 0.0, 0.99, np.zeros((3, 3)))
+        sizes.append(replay.bytes_per_transition)
+        found = replay.read(np.arange(len(seen))).o_tm1
+        whole = found.whole(9) if isinstance(found, SparseInput) else found
+        np.testing.assert_array_equal(whole, seen)
+    # The next observations are zeros: their columns stay as they are until all become whole.
+    assert sizes == [28, 28, 36, 52, 52, 52, 84, 84]
+    restored = _replay(specs.Array((3, 3), np.float64))
+    restored.restore(replay.save())
+    assert restored.size == 8
+    jax.tree_util.tree_map(
+        np.testing.assert_array_equal, restored.read(np.arange(8)), replay.read(np.arange(8))
+    )
+
+
+def test_a_place_that_is_written_again_holds_nothing_of_before():
+    column = Vectors(5)
+    column.columns = [np.zeros((2, 1), np.int32), np.zeros((2, 1), np.float32)]
+    column.put(0, np.array([0, 2.0, 0, 3.0, 0], np.float32))
+    column.put(0, np.array([0, 0, 0, 0, 4.0], np.float32))
+    np.testing.assert_array_equal(column.read(np.array([0])).whole(5), [[0, 0, 0, 0, 4.0]])
 
 
 def test_replay_refuses_to_outgrow_its_bound():
-    replay = Replay(specs.BoundedArray((), np.int32, -1, 3), 40)
-    replay.check(2)
-    with pytest.raises(ReplayFull, match="holds 2 steps of 20 bytes; 3 steps need"):
-        replay.check(3)
-    for i in range(2):
-        replay.add(Transition(i, 0, 0.0, 0.0, i))
+    """A thousandth of a megabyte, 1,048 bytes, has room for 37 times 28."""
+    replay = _replay(_index_spec(99), replay_megabytes=1e-3)
+    replay.check(37)
+    with pytest.raises(ReplayFull, match="holds 37 steps of 28 bytes; 38 steps need"):
+        replay.check(38)
+    for i in range(37):
+        _add(replay, i, 0, 0.0, 0.0, i)
     with pytest.raises(ReplayFull):
-        replay.add(Transition(2, 0, 0.0, 0.0, 2))
-    assert replay.size == 2
+        _add(replay, 37, 0, 0.0, 0.0, 37)
+    assert replay.size == 37
 
 
 def test_replay_samples_uniformly_what_was_put_in():
-    replay = Replay(specs.BoundedArray((), np.int32, -1, 3), 1e6)
+    replay = _replay(_index_spec(3))
     for i in range(3000):
-        replay.add(Transition(i % 3, i % 2, float(i), 0.5, -1))
+        _add(replay, i % 3, i % 2, float(i), 0.5, -1)
     batch = replay.sample(np.random.default_rng(0), (30, 1000))
     assert batch.r_t.shape == (30, 1000)
-    np.testing.assert_array_equal(batch.o_tm1, batch.r_t.astype(int) % 3)
+    np.testing.assert_array_equal(batch.o_tm1.index[..., 0], batch.r_t.astype(int) % 3)
+    assert np.all(batch.o_tm1.value == 1.0) and np.all(batch.o_t.index == -1)
     np.testing.assert_array_equal(batch.a_tm1, batch.r_t.astype(int) % 2)
     counts = np.bincount(batch.r_t.astype(int).ravel(), minlength=3000)
     assert counts.max() < 40 and np.std(counts) == pytest.approx(np.sqrt(10.0), rel=0.2)
 
 
+def _memory(observation_spec=None, **changes):
+    config, observation_spec = EVEConfig(**changes), observation_spec or _index_spec(99)
+    network = _network(observation_spec, config)
+    return Memory(config, network, observation_spec, np.random.default_rng(5))
+
+
+def _remember(memory, i, after=-1):
+    """A step from state i, whose reward is i."""
+    assert memory.add(np.int32(i), 0, dm_env.transition(float(i), np.int32(after), 0.5)) == 1
+
+
 def test_rounds_that_wait_are_those_that_were_drawn():
     """Each has what replay held when it was drawn, though it is read when replay has grown."""
-    replay = Replay(specs.BoundedArray((), np.int32, -1, 99), 1e6)
-    draws = Draws(replay, np.random.default_rng(5), (2, 3), newest=False)
+    memory = _memory(batches_per_step=2, batch_size=3, newest=False)
     rng, expected = np.random.default_rng(5), []
-    for i in range(draws.most):
-        replay.add(Transition(i, 0, float(i), 0.5, -1))
+    for i in range(memory.most):
+        _remember(memory, i)
         expected.append(rng.integers(i + 1, size=(2, 3)))
-        assert draws.draw(new=1) == (i == draws.most - 1)
-    replay.add(Transition(99, 0, 99.0, 0.5, -1))
-    batches, steps, due = draws.take()
-    assert (due, draws.waiting) == (draws.most, 0)
-    np.testing.assert_array_equal(steps, np.arange(1, draws.most + 1))
-    np.testing.assert_array_equal(batches.r_t, expected)
+        assert memory.draw(new=1) == (i == memory.most - 1)
+    _remember(memory, 99)
+    rounds = memory.take()
+    assert (rounds.due, memory.waiting) == (memory.most, 0)
+    np.testing.assert_array_equal(rounds.steps, np.arange(1, memory.most + 1))
+    np.testing.assert_array_equal(rounds.batches.r_t, expected)
+
+
+def test_rounds_know_what_replay_knew_when_they_were_drawn():
+    """Rewards of 0, 1, 2, ... without a discount sum to 0, 1, 3, 6, ..., largest and mean of which
+    give the scale. The share of a state falls from the round on in which it was visited."""
+    memory = _memory(batches_per_step=1, batch_size=2, discount=1.0, omega=100.0)
+    scales = []
+    for i, total in enumerate(np.cumsum(range(6))):
+        _remember(memory, i, after=0)
+        memory.draw(new=1)
+        sums = np.cumsum(range(6))[: i + 1]
+        scales.append(np.sqrt(total * np.mean(sums)))
+    rounds = memory.take()
+    assert rounds.due == 6
+    np.testing.assert_allclose(rounds.scale[:6], scales, rtol=1e-6)
+    assert rounds.known.scale == pytest.approx(scales[-1])
+    # All next states are state 0, in which the first action was taken once, and the second never.
+    share = rounds.shares[:6, 0, :, 0]
+    assert np.all(share < 0.02) and np.all(rounds.shares[:6, 0, :, 1] == 1.0)
+    assert np.all(np.diff(share[:, 0]) <= 0.0)
+    last = memory.evidence.shares(memory.replay.next_inputs(np.zeros((1, 2), int)))
+    np.testing.assert_array_equal(rounds.shares[5], last)
 
 
 def test_the_newest_transition_is_in_every_minibatch():
     """In its first place; the others are drawn uniformly. Several new ones take turns."""
-    replay = Replay(specs.BoundedArray((), np.int32, -1, 99), 1e6)
+    memory = _memory(batches_per_step=5, batch_size=3, newest=True)
     for i in range(8):
-        replay.add(Transition(i, 0, float(i), 0.5, -1))
-    draws = Draws(replay, np.random.default_rng(5), (5, 3), newest=True)
+        _remember(memory, i)
     for new in (1, 3, 0):
-        draws.draw(new)
-    rounds = draws.take()
+        memory.draw(new)
+    rounds = memory.take()
     first = rounds.batches.r_t[:3, :, 0]
     np.testing.assert_array_equal(first, [[7] * 5, [7, 6, 5, 7, 6], [7] * 5])
     rng = np.random.default_rng(5)
@@ -259,10 +490,9 @@ def test_the_newest_transition_is_in_every_minibatch():
 
 def test_rounds_of_large_observations_are_learnt_fewer_at_a_time():
     """120 transitions of two images of 28,224 bytes are 6.5 MB: two of them are within 16 MB."""
-    replay = Replay(specs.Array((84, 84, 4), np.uint8), 1e9)
-    assert Draws(replay, np.random.default_rng(0), (10, 12), newest=False).most == 2
-    small = Replay(specs.Array((), np.uint8), 1e9)
-    assert Draws(small, np.random.default_rng(0), (10, 12), newest=False).most == 16
+    settings = dict(batches_per_step=10, batch_size=12, structure="diagonal")
+    assert _memory(specs.Array((84, 84, 4), np.uint8), **settings).most == 2
+    assert _memory(specs.Array((), np.uint8), **settings).most == 16
 
 
 def test_one_hot_observations_become_their_index():

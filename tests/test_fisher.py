@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eve_acme import fisher, layers
+from eve_acme import fisher, gradients
 from eve_acme.config import EVEConfig
 from eve_acme.networks import from_functions
 
@@ -30,7 +30,7 @@ def _explicit_gradients():
 
 def _grads():
     params = NETWORK.init(jax.random.PRNGKey(0))
-    return layers.gradients(NETWORK, params, jnp.asarray(X, jnp.float32), jnp.zeros(3, int))
+    return gradients.gradients(NETWORK, params, jnp.asarray(X, jnp.float32), jnp.zeros(3, int))
 
 
 def _estimate(name, normals=NORMALS, scale=2.0):
@@ -75,10 +75,10 @@ def test_expectations_agree():
 
 
 def test_k_step_noise_shrinks_by_gamma_to_the_k():
-    config = EVEConfig(n_step=4, discount=0.5, sigma_return=32.0)
+    config = EVEConfig(structure="diagonal", n_step=4, discount=0.5, sigma_return=32.0)
     for key, g in _explicit_gradients().items():
         np.testing.assert_allclose(
-            _estimate("expected", scale=config.noise_scale(one_hot=True))[key],
+            _estimate("expected", scale=config.noise_scale)[key],
             np.sum(4.0 * (DELTA**2 + (0.5**4 * 32.0) ** 2) * g**2),
             rtol=1e-5,
         )

@@ -10,10 +10,19 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from eve_acme import ConfigError, EVEConfig, from_functions, from_transformed, layers, make_networks
+from eve_acme import (
+    ConfigError,
+    EVEConfig,
+    from_functions,
+    from_transformed,
+    gradients,
+    make_networks,
+)
 from eve_acme.embedded import Engine
 from eve_acme.epistemic import make_epistemic
 from eve_acme.networks import num_parameters
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
 def _image_specs(shape=(16, 12, 2), num_actions=3):
@@ -63,28 +72,49 @@ def _close(a, b):
 
 
 def _compare_with_each_example(network, params, x, actions):
-    """All contractions of the fast path against gradients of each example by vmap."""
-    grads = layers.gradients(network, params, x, actions)
-    each = jax.vmap(jax.grad(network.value), in_axes=(None, 0, 0))(params, x, actions)
-    c = jnp.arange(len(actions)) - 1.5
-    tree_map = jax.tree_util.tree_map
-    tree_map(lambda a, g: _close(a, jnp.tensordot(c, g, 1)), grads.weighted(c), each)
-    tree_map(lambda a, g: _close(a, jnp.tensordot(c, g**2, 1)), grads.weighted_square(c), each)
+    """All contractions of the fast path against gradients of each example by vmap; returns the
+    names of the modules that have no fast path."""
+    size, tree_map, general = len(actions), jax.tree_util.tree_map, set()
+    c = jnp.arange(size) - 1.5
     tree = tree_map(lambda p: jnp.cos(jnp.arange(p.size)).reshape(p.shape), params)
-    along = tree_map(lambda g, t: (g * t).reshape(len(actions), -1).sum(1), each, tree)
-    tree_map(_close, grads.project(tree), along)
+
+    def sums(leaf):
+        return leaf.reshape(size, -1).sum(axis=1)
+
+    @jax.jit
+    def both(params, x):
+        grads = gradients.gradients(network, params, x, actions)
+        general.update(grads.general)
+        each = jax.vmap(jax.grad(network.value), in_axes=(None, 0, 0))(params, x, actions)
+        ours = (
+            grads.weighted(c),
+            grads.weighted_square(c),
+            grads.project(tree),
+            grads.squared_norms(),
+        )
+        theirs = (
+            tree_map(lambda g: jnp.tensordot(c, g, 1), each),
+            tree_map(lambda g: jnp.tensordot(c, g**2, 1), each),
+            tree_map(lambda g, t: sums(g * t), each, tree),
+            tree_map(lambda g: sums(g**2), each),
+        )
+        return ours, theirs
+
+    tree_map(_close, *both(params, x))
+    return general
 
 
 @pytest.mark.parametrize("form", ["by_action", "shared"])
 @pytest.mark.parametrize("torso", ["dqn", "impala"])
 def test_gradients_of_a_torso_equal_those_of_each_example(form, torso):
-    config = EVEConfig(torso=torso, hidden=(6, 5), first_layer=form)
+    config = EVEConfig(torso=torso, hidden=(6, 5), first_layer=form, zero_output=False)
     network = make_networks(_image_specs((9, 8, 1)), config)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (4, 9, 8, 1)).astype(np.uint8)
     x = jax.vmap(network.encode)(images)
     params = network.init(jax.random.PRNGKey(0))
-    _compare_with_each_example(network, params, x, jnp.array([0, 2, 1, 0]))
+    # Every parameter belongs to a layer with a form of its own.
+    assert not _compare_with_each_example(network, params, x, jnp.array([0, 2, 1, 0]))
     for i in range(3):
         q = network.apply(params, x[0])
         _close(network.value(params, x[0], i), q[i])
@@ -119,11 +149,29 @@ def test_gradients_of_a_haiku_network_of_others(rng):
     transformed = transformed if rng else hk.without_apply_rng(transformed)
     network = from_transformed(transformed, TREE)
     params = network.init(jax.random.PRNGKey(1))
-    _compare_with_each_example(network, params, _tree_batch(4), jnp.array([0, 2, 1, 0]))
+    actions = jnp.array([0, 2, 1, 0])
+    general = _compare_with_each_example(network, params, _tree_batch(4), actions)
+    # Called twice, a norm and a bare parameter: the general path.
+    assert general == {"linear_1", "layer_norm", "~"}
 
 
-@pytest.mark.parametrize("predictive", ["linear", "network"])
-def test_a_network_of_others_learns_and_knows_its_spread(predictive):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"structure": "input", "omega": 100.0},
+        {
+            "structure": "diagonal",
+            "predictive": "network",
+            "bootstrap_samples": 1,
+            "prior": "constant",
+            "omega": 0.01,
+            "cautious": False,
+        },
+    ],
+    ids=["default", "input", "network"],
+)
+def test_a_network_of_others_learns_and_knows_its_spread(changes):
     """Rewards are +1 and -1 by the sign of the first number."""
 
     class Sign(dm_env.Environment):
@@ -145,13 +193,13 @@ def test_a_network_of_others_learns_and_knows_its_spread(predictive):
             return dm_env.termination(reward, self.reset().observation)
 
     network = from_transformed(hk.transform(_somebodys), TREE)
-    prior = "unit" if predictive == "linear" else "constant"
-    config = EVEConfig(predictive=predictive, prior=prior, min_replay=20, learning_rate=1e-2)
+    config = EVEConfig(min_replay=20, learning_rate=1e-2, **changes)
     engine = Engine(Sign(), network, config, seed=0)
     for _ in engine.episodes_until(120):
         pass
-    states = {"image": np.zeros((2, 4, 4, 1), np.float32), "x": np.array([[1.0, 0], [-1.0, 0]])}
-    epistemic = make_epistemic(config, network)
+    x = np.array([[1.0, 0], [-1.0, 0]], np.float32)
+    states = {"image": np.zeros((2, 4, 4, 1), np.float32), "x": x}
+    epistemic = make_epistemic(config, engine.network)
     values = epistemic.values(jax.random.PRNGKey(0), engine.posterior(), states)
     assert values.mean[0, 1] > 0.5 and values.mean[1, 1] < -0.5
     assert np.all(values.std > 0) and np.all(np.isfinite(values.std))
@@ -199,8 +247,8 @@ def test_convolutions_learn_from_images(torso, episodes):
         burn_in_episodes=20,
         min_replay=20,
         batches_per_step=2,
-        dense_lag=1,
-        dense_visit=1e-3,
+        target_period=4,
+        prior_std=0.1,
     )
     engine = Engine(environment, make_networks(spec, config), config, seed=0)
     returns = [episode.total for episode in engine.episodes_until(episodes)]

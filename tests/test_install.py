@@ -90,4 +90,4 @@ def test_the_wheel_declares_ranges_and_imports_by_itself(wheel, tmp_path):
     assert all(">=" in line and "==" not in line for line in core), core
     code = "import eve_acme; print(eve_acme.__file__, eve_acme.EVEConfig().omega)"
     place, omega = _python(code, wheel, tmp_path).split()
-    assert place.startswith(str(wheel)) and float(omega) == 1e5
+    assert place.startswith(str(wheel)) and float(omega) == 1e7

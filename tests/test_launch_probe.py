@@ -84,6 +84,7 @@ def test_the_unvisited_stand_clearly_above_the_visited(tmp_path, engine, capsys)
     [
         (["nowhere"], "DIR: got 'nowhere', allowed is the DIR of an earlier run"),
         (["--task", "catch/0"], "task: got 'catch/0', allowed for probe is a Deep Sea"),
+        (["--task", "deep_sea:size=5,encoding=raw"], "allowed for probe is encoding=index"),
         (["nowhere", "--omega", "3"], "--omega: got 3.0, allowed is none with DIR"),
         (["--burn-in-episodes", "3"], "--burn_in_episodes: got 3, allowed for probe is --episodes"),
         (["--episodes", "0"], "--episodes: got 0, allowed is a whole number from 1"),

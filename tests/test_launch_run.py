@@ -12,6 +12,7 @@ import time
 import pandas as pd
 import pytest
 
+from eve_acme.config import EVEConfig, from_dict
 from eve_acme.launch import report
 from eve_acme.launch.main import main
 from eve_acme.launch.tasks import load, parse
@@ -35,7 +36,8 @@ def test_summary_has_every_field(finished):
     )
     assert {k: summary[k] for k in expected} == expected
     assert summary["learner_updates"] == 101
-    assert summary["parameters"] == 200 * 50 + 50 + 50 * 50 + 50 + 50 + 1
+    # 100 states, in the first layer with weights for both actions beside those that they share.
+    assert summary["parameters"] == 300 * 50 + 3 * 50 + 50 * 50 + 50 + 50 + 1
     assert summary["parameters_by_first_layer"]["shared"] == 100 * 50 + 50 + 2550 + 102
     for field in (
         "wall_seconds",
@@ -50,7 +52,8 @@ def test_summary_has_every_field(finished):
 
 def test_config_holds_everything(finished):
     config = json.loads((finished / "config.json").read_text())
-    assert config["config"]["burn_in_episodes"] == 5 and config["config"]["omega"] == 1e5
+    expected = EVEConfig(burn_in_episodes=5, min_replay=20, batches_per_step=1)
+    assert from_dict(config["config"]) == expected
     assert config["seed"] == 3 and config["versions"]["jax"]
 
 
@@ -74,7 +77,7 @@ def test_the_curve_is_a_picture(finished):
 def test_report_prints_a_row(finished):
     table = report.table(report.load([finished]))
     row = table.splitlines()[-1]
-    label = "eve batches_per_step=1 min_replay=20 burn_in_episodes=5"
+    label = "eve batches_per_step=1 min_replay=20"
     assert row.startswith(f"| {label} | deep_sea/0 | 3 |")
     assert row.endswith(" 0.00 | 12 |")  # bsuite's score: it is not solved.
 
@@ -91,7 +94,7 @@ def test_resume_goes_on_bit_exactly(tmp_path):
     states = []
     for name in ("straight", "broken"):
         with open(tmp_path / name / "checkpoint" / "engine.pkl", "rb") as file:
-            states.append(pickle.load(file)["state"])
+            states.append(pickle.load(file)["learning"]["state"])
         assert (tmp_path / name / "results.csv").read_text().count("\n") > 5
     flat = [[leaf.tobytes() for leaf in _leaves(state)] for state in states]
     assert flat[0] == flat[1]
@@ -136,6 +139,7 @@ def _leaves(state):
         (["sweep", "deep_sea/0", "--out", "x", "--jobs", "0"], "--jobs: got 0, allowed is"),
         (["sweep", "deep_sea/77", "--out", "x"], "task: got 'deep_sea/77', allowed is"),
         (["spread", "catch/0", "--out", "x"], "task: got 'catch/0', allowed is a deep_sea"),
+        (["spread", "deep_sea:encoding=raw", "--out", "x"], "allowed for spread is encoding=index"),
         (["spread", "--out", "file/below"], "--out: got 'file/below', allowed is"),
         (["spread", "--out", "x", "--seed", "-1"], "--seed: got -1, allowed is"),
         (["spread", "--out", "x", "--every", "0"], "--every: got 0, allowed is"),
@@ -164,7 +168,8 @@ def test_a_folder_with_another_run_is_refused(finished, capsys):
 
 def test_resume_refuses_a_changed_setting(finished, capsys):
     assert _resumed(finished, 20, "--omega", "7") == 2
-    assert "omega: got 7.0, allowed is 100000.0 as in --resume" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"omega: got 7.0, allowed is {EVEConfig().omega} as in --resume" in error
     assert _resumed(finished, 20, "--seed", "4") == 2
     assert "seed: got 4, allowed is 3" in capsys.readouterr().err
 
@@ -195,13 +200,12 @@ def test_resume_keeps_the_goal_of_the_run(tmp_path):
 
 def test_a_full_replay_ends_the_run_and_more_room_lets_it_go_on(tmp_path, capsys):
     out = tmp_path / "run"
-    room = str(30 * 412 / 2**20)  # Catch: two observations of 200 bytes and 12 more.
+    room = str(30 * 44 / 2**20)  # Catch: two observations of two entries of 8 bytes, and 12 more.
     command = ["run", "catch/0", "--episodes", "6", "--replay-megabytes", room, "--out", str(out)]
     assert main([*command, *QUICK]) == 2
-    assert "which holds 30 steps of 412 bytes; 31 steps need" in capsys.readouterr().err
+    assert "which holds 30 steps of 44 bytes; 31 steps need" in capsys.readouterr().err
     summary = json.loads((out / "summary.json").read_text())
-    # Returns are of two steps: the last step waits for its successor, and has room for it no more.
-    assert (summary["env_steps"], summary["n"], summary["finished"]) == (30, 1 + 29, False)
+    assert (summary["env_steps"], summary["n"], summary["finished"]) == (30, 1 + 30, False)
     assert main(["run", "--resume", str(out), "--replay-megabytes", "1", "--quiet"]) == 0
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["env_steps"], summary["finished"]) == (54, True)

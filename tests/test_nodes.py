@@ -2,7 +2,9 @@
 
 import pickle
 import time
+import types
 
+import dm_env
 import jax
 import numpy as np
 import portpicker
@@ -10,7 +12,7 @@ import pytest
 from programs import make_run
 
 from eve_acme.launch import journal
-from eve_acme.launch.nodes.base import make_environment, seed_of
+from eve_acme.launch.nodes.base import make_environment, make_network, seed_of
 from eve_acme.launch.nodes.counter import OVER, WAIT, Counter
 from eve_acme.launch.program import ADDRESSES
 
@@ -187,6 +189,49 @@ def test_replay_takes_an_episode_once_and_sends_what_a_learner_does_not_know(tmp
     assert replay.submit(0, 2, episode(3), summary) == OVER
     replay.finish()
     replay._server.stop()
+
+
+def test_the_learner_draws_as_lock_step_does_and_knows_what_came_before_it(tmp_path):
+    """Eight steps of three make the first round; what is known until then is told by itself."""
+    from eve_acme.embedded import Memory
+    from eve_acme.launch.nodes import learner as node
+
+    run = make_run(tmp_path)
+    _, environment = make_environment(run, seed=0)
+    network, spec = make_network(run, environment), environment.observation_spec()
+    memories = [Memory(run.plan.config, network, spec, np.random.default_rng(7)) for _ in range(2)]
+    learner, known = node.Learner.__new__(node.Learner), []
+    learner._config, learner._memory, learner._drawn = run.plan.config, memories[0], 0
+    learner._learner = types.SimpleNamespace(know=known.append)
+    drawn = []
+    for i in range(4):
+        observations = np.array([i, i + 5, i + 10, -1], np.int32)
+        rewards, discounts = np.array([0.5, i, 1], np.float32), np.array([1, 1, 0], np.float32)
+        episode = dict(
+            observations=observations,
+            actions=np.array([0, 1, 0]),
+            rewards=rewards,
+            discounts=discounts,
+        )
+        drawn += learner._rounds_of(episode)
+        for t in range(3):
+            kind = dm_env.StepType.LAST if t == 2 else dm_env.StepType.MID
+            after = dm_env.TimeStep(kind, rewards[t], discounts[t], observations[t + 1])
+            new = memories[1].add(observations[t], int(t == 1), after)
+            if memories[1].replay.size >= run.plan.config.min_replay:
+                memories[1].draw(new)
+        if i == 1:
+            before = memories[1].evidence.known()
+    assert len(known) == 2  # After three steps, and after six.
+    jax.tree_util.tree_map(np.testing.assert_array_equal, known[1], before)
+    expected = memories[1].take()
+    assert [rounds.due for rounds in drawn] == [2, 3] and expected.due == 5
+    for field in ("steps", "scale", "shares"):
+        got = [getattr(rounds, field)[: rounds.due] for rounds in drawn]
+        np.testing.assert_array_equal(np.concatenate(got), getattr(expected, field)[:5])
+    got = [rounds.batches.r_t[: rounds.due] for rounds in drawn]
+    np.testing.assert_array_equal(np.concatenate(got), expected.batches.r_t[:5])
+    jax.tree_util.tree_map(np.testing.assert_array_equal, drawn[1].known, expected.known)
 
 
 def test_a_record_that_was_cut_off_is_dropped_and_a_damaged_one_is_not(tmp_path):

@@ -5,11 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eve_acme import fisher, layers, posterior
+from eve_acme import fisher, gradients, posterior
 from eve_acme.config import EVEConfig
 from eve_acme.networks import from_functions
 from eve_acme.posterior import Posterior
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+DIAGONAL = dict(structure="diagonal", predictive="network", bootstrap_samples=1, cautious=False)
 LINEAR = from_functions(
     init=lambda key: {"linear": {"theta": jnp.zeros(3)}},
     apply=lambda params, x: jnp.array([params["linear"]["theta"] @ x]),
@@ -26,12 +29,12 @@ def test_linear_gaussian_model():
     average = fisher.init(params)._replace(steps=jnp.int32(-1))  # Without the paper's first m.
     for start in range(0, 8, batch_size):
         x = inputs[start : start + batch_size]
-        grads = layers.gradients(LINEAR, params, x, jnp.zeros(batch_size, int))
+        grads = gradients.gradients(LINEAR, params, x, jnp.zeros(batch_size, int))
         squares = fisher.expected(jnp.zeros(batch_size), (), scale, grads)
         average = fisher.add(0.0, average, squares)
     # The Fisher of one minibatch sums its transitions and has the algorithm's factor of four.
     omega = 1.0 / (4.0 * scale**2 * batch_size * noise_variance)
-    config = EVEConfig(omega=omega, prior="constant", prior_precision=0.3, predictive="network")
+    config = EVEConfig(omega=omega, prior="constant", prior_precision=0.3, **DIAGONAL)
     weight = fisher.weight(0.0, average)
     approx = Posterior(params, average.total, weight, jnp.asarray(8), jnp.asarray(0))
     expected = counts / noise_variance + 0.3
@@ -52,51 +55,36 @@ def _posterior(fisher_sum, weight, n):
 
 def test_the_papers_precision_by_hand():
     """omega n (f / m + epsilon), with m = 4: 10 * 5 * (8 / 4 + 0.5) = 125."""
-    config = EVEConfig(omega=10.0, prior="paper", epsilon=0.5, predictive="network")
+    config = EVEConfig(omega=10.0, prior="paper", epsilon=0.5, **DIAGONAL)
     out = posterior.precision(config, _posterior([[8.0, 0.0]], 4.0, 5))["m"]["w"]
     np.testing.assert_allclose(out, [[125.0, 25.0]], rtol=1e-6)
 
 
 def test_the_constant_prior_does_not_depend_on_n():
     """omega n f / m + lambda: what was never seen keeps lambda as n grows."""
-    config = EVEConfig(omega=10.0, prior="constant", prior_precision=0.5, predictive="network")
+    config = EVEConfig(omega=10.0, prior="constant", prior_precision=0.5, **DIAGONAL)
     small = posterior.precision(config, _posterior([[8.0, 0.0]], 4.0, 5))["m"]["w"]
     large = posterior.precision(config, _posterior([[8.0, 0.0]], 4.0, 500))["m"]["w"]
     np.testing.assert_allclose(small, [[100.5, 0.5]], rtol=1e-6)
     np.testing.assert_allclose(large, [[10000.5, 0.5]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("module, precision", [("table", 401.0), ("m", 101.0)])
-def test_the_unit_prior_is_worth_one_transition(module, precision):
-    """Bias Fisher 1/4 a unit: precision / U = omega n f / (m U) + 1 = 10 * 5 * 8 / 1 + 1 for a
-    table; where nothing is seen twice, a visit counts a quarter of that here."""
-    config = EVEConfig(omega=10.0, dense_visit=0.25)
+def test_the_unit_prior_is_worth_one_transition():
+    """Bias Fisher 1/4 a unit: precision / U = omega n f / (m U) + 1 = 10 * 5 * 8 / 1 + 1."""
+    config = EVEConfig(structure="diagonal", omega=10.0)
     seen = _posterior([[8.0, 0.0]], 4.0, 5)
-    seen = seen._replace(mean={module: seen.mean["m"]}, fisher={module: seen.fisher["m"]})
-    out = posterior.variances(config, seen)[module]["w"]
-    np.testing.assert_allclose(out, [[1.0 / precision, 1.0]], rtol=1e-6)
+    np.testing.assert_allclose(
+        posterior.variances(config, seen)["m"]["w"], [[1.0 / 401.0, 1.0]], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        posterior.precision(config, seen)["m"]["w"], [[401.0, 1.0]], rtol=1e-6
+    )
 
 
-@pytest.mark.parametrize(
-    "settings, squares",
-    [
-        (dict(surprise=2.0, doubt=0.0), [2 * 4.0, 3 * 4.0]),
-        (dict(surprise=2.0, doubt=0.0, prior_std=10.0), [0.02 * 4.0, 0.03 * 4.0]),
-        (dict(surprise=0.0, doubt=0.3), [0.09, 0.09]),
-        (dict(surprise=1.0, doubt=0.3, prior_std=10.0), [0.11, 0.12]),
-    ],
-)
-def test_what_was_seen_seldom_is_doubted(settings, squares):
-    """U = 1/4. Row 0: (5/4) 8 / (2/4) = 20 visits, rewards^2 of 2 on average; row 1: half a visit,
-    which counts as one, and 3. Relative to the prior; times the two leaves that share it."""
-    seen = _posterior([[8.0, 0.0], [0.1, 0.1]], 4.0, 5)
-    seen = seen._replace(mean={"table": seen.mean["m"]}, fisher={"table": seen.fisher["m"]})
-    config = EVEConfig(omega=1e12, **settings)
-    certain = posterior.variances(config, seen)["table"]
-    doubted = posterior.variances(config, seen._replace(rewards=jnp.array([16.0, 0.6])))["table"]
-    extra = [[2 * squares[0] / 20.0**4] * 2, [2 * squares[1]] * 2]
-    np.testing.assert_allclose(doubted["w"] - certain["w"], extra, rtol=1e-3, atol=2e-7)
-    np.testing.assert_array_equal(doubted["b"], certain["b"])
+def test_the_unit_prior_has_no_weight_samples():
+    """It scales with the value that is asked for."""
+    with pytest.raises(ValueError, match="prior: got 'unit', allowed for weight samples"):
+        posterior.sample(EVEConfig(), _posterior([[8.0, 0.0]], 4.0, 5), jax.random.PRNGKey(0))
 
 
 def test_unit_information_without_a_bias_is_shared_by_the_outputs():
@@ -105,9 +93,10 @@ def test_unit_information_without_a_bias_is_shared_by_the_outputs():
 
 
 def test_before_anything_is_seen_the_posterior_is_the_prior():
+    config = EVEConfig(structure="diagonal")
     fresh = _posterior([[0.0, 0.0]], 1.0, 1)
     fresh = fresh._replace(fisher=jax.tree_util.tree_map(jnp.zeros_like, fresh.fisher))
-    np.testing.assert_allclose(posterior.variances(EVEConfig(), fresh)["m"]["w"], [[1.0, 1.0]])
+    np.testing.assert_allclose(posterior.variances(config, fresh)["m"]["w"], [[1.0, 1.0]])
 
 
 def test_normals_are_one_stream_cut_into_leaves():

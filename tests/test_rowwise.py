@@ -26,3 +26,17 @@ def test_first_places():
     rows = np.random.default_rng(0).integers(-1, 8, size=40)
     expected = [list(rows).index(row) for row in rows]
     np.testing.assert_array_equal(rowwise.first_places(jnp.asarray(rows)), expected)
+
+
+@pytest.mark.parametrize("size", [3, 3000])
+def test_elementwise(size):
+    rng = np.random.default_rng(size)
+    x, y = rng.normal(size=(2, size, 2)).astype(np.float32)
+    out = rowwise.elementwise(
+        lambda a, b: a * b + 1.0, {"w": jnp.asarray(x)}, {"w": jnp.asarray(y)}
+    )
+    np.testing.assert_allclose(out["w"], x * y + 1.0, rtol=1e-5, atol=1e-6)
+
+
+def test_inverse_of_nothing_is_finite():
+    np.testing.assert_allclose(rowwise.inverse(jnp.array([4.0, 0.0])), [0.25, 1e30], rtol=1e-6)

@@ -122,5 +122,4 @@ def test_a_run_loads_in_five_lines_with_acme_and_the_environment_blocked(tmp_pat
     assert action in (0.0, 1.0)
     reachable = [4 * row + column for row in range(4) for column in range(row + 1)]
     unreachable = sorted(set(range(16)) - set(reachable))
-    *others, treasure = np.array(std)[reachable]  # Whose reward, seen four times, leaves a doubt.
-    assert max(others) < 0.01 < treasure < 0.1 < min(np.array(std)[unreachable])
+    assert max(np.array(std)[reachable]) < 0.01 < 0.1 < min(np.array(std)[unreachable])

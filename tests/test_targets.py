@@ -9,12 +9,18 @@ from eve_acme.embedded.replay import Windows
 from eve_acme.targets import bootstrapped_return
 
 # State 0 pays 1 and leads to state 1, which pays 2 and ends or is cut off. Values of theta' there:
-Q_AT_1 = jnp.array([4.0, 10.0])
+Q_AT_1 = jnp.array([[4.0, 10.0]])
 
 
 def test_one_step():
     """1 + 0.9 * max(4, 10) = 10."""
     assert float(bootstrapped_return(1.0, 0.9, Q_AT_1)) == pytest.approx(10.0)
+
+
+def test_maxima_of_samples_are_averaged():
+    """1 + 0.9 * (max(4, 10) + max(6, -1)) / 2 = 8.2; the maximum of the mean would be lower."""
+    samples = jnp.array([[4.0, 10.0], [6.0, -1.0]])
+    assert float(bootstrapped_return(1.0, 0.9, samples)) == pytest.approx(8.2)
 
 
 def test_a_terminal_step_does_not_bootstrap():

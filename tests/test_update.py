@@ -10,7 +10,9 @@ from eve_acme import adam as adam_lib
 from eve_acme import update
 from eve_acme.config import PRESETS, EVEConfig
 from eve_acme.networks import from_functions, make_networks
+from eve_acme.posterior import Posterior
 from eve_acme.types import Transition
+from eve_acme.update import Round
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -31,6 +33,7 @@ BATCH = Transition(
 
 def _config(**changes):
     settings = dict(
+        structure="diagonal",
         batch_size=2,
         batches_per_step=1,
         bootstrap="mean",
@@ -41,13 +44,18 @@ def _config(**changes):
     return EVEConfig(**{**settings, **changes})
 
 
-def test_one_minibatch_by_hand():
-    """G = (0.5 + 0.9 * max(2, 4), -1) = (4.1, -1); q = (1, 6); delta = (3.1, -7)."""
-    config = _config(target_period=1, dense_lag=1, dense_steps=3)
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_one_minibatch_by_hand(scale):
+    """G = (0.5 / scale + 0.9 * max(2, 4), -1 / scale); q = (1, 6). At a scale of one, G = (4.1, -1)
+    and delta = (3.1, -7)."""
+    config = _config(target_period=1, n_step=3)
     learner = update.make_learner(config, LINEAR)
     state = learner.init(jax.random.PRNGKey(0))
-    state, metrics = learner.update(state, BATCH, 1, 1.0)
-    gradient = np.array([-2 / 2 * 3.1 * 1.0, -2 / 2 * -7.0 * 3.0])
+    state, metrics = learner.update(state, BATCH, Round(1, 1.0, scale=scale))
+    delta = np.array([0.5 / scale + 0.9 * 4.0 - 1.0, -1.0 / scale - 6.0])
+    if scale == 1.0:
+        np.testing.assert_allclose(delta, [3.1, -7.0])
+    gradient = -2 / 2 * delta * np.array([1.0, 3.0])
     adam = optax.adam(1e-3)
     theta = jnp.array([1.0, 2.0])
     change, _ = adam.update(jnp.asarray(gradient), adam.init(theta))
@@ -55,12 +63,93 @@ def test_one_minibatch_by_hand():
     np.testing.assert_array_equal(state.target["m"]["theta"], state.params["m"]["theta"])
     noise = (0.99**3 * 10.0) ** 2
     np.testing.assert_allclose(
-        state.fisher.total["m"]["theta"],
-        [4 * (3.1**2 + noise) * 1.0, 4 * (7.0**2 + noise) * 9.0],
-        rtol=1e-5,
+        state.fisher.total["m"]["theta"], 4 * (delta**2 + noise) * [1.0, 9.0], rtol=1e-5
     )
     assert float(learner.posterior(state, 1).weight) == pytest.approx(2.0)  # m starts at one.
-    np.testing.assert_allclose(metrics.loss, (3.1**2 + 7.0**2) / 2, rtol=1e-6)
+    assert float(learner.posterior(state, 1).scale) == scale
+    np.testing.assert_allclose(metrics.loss, np.mean(delta**2), rtol=1e-6)
+    np.testing.assert_allclose(metrics.q, scale * 3.5, rtol=1e-6)
+    np.testing.assert_allclose(
+        metrics.target, scale * np.mean(delta + np.array([1.0, 6.0])), rtol=1e-5
+    )
+
+
+def test_another_scale_leaves_the_values_that_parameters_stand_for(table_specs):
+    """Online and target values, times the scale, are what they were; only the output layer is
+    another."""
+    config = EVEConfig(zero_output=False)
+    network = make_networks(table_specs, config)
+    state = update.make_learner(config, network).init(jax.random.PRNGKey(0))
+    other = jax.tree_util.tree_map(lambda p: p + 0.1, state.params)
+    state = state._replace(target=other, scale=jnp.float32(1.0))
+    after = update.rescaled(network, update.rescaled(network, state, 2.0), 50.0)
+    assert float(after.scale) == 50.0
+    x = network.encode(3)
+    for name in ("params", "target"):
+        before, now = getattr(state, name), getattr(after, name)
+        q = 50.0 * network.apply(now, x)
+        np.testing.assert_allclose(q, network.apply(before, x), rtol=1e-5)
+        assert np.any(q)
+        np.testing.assert_allclose(50.0 * now["output"]["b"], before["output"]["b"], rtol=1e-6)
+        for module in set(before) - {"output"}:
+            jax.tree_util.tree_map(np.testing.assert_array_equal, before[module], now[module])
+
+
+def test_a_scale_that_was_not_known_rescales_nothing(table_specs):
+    """What was learnt before the first reward is in units of the scale, whatever that will be."""
+    config = EVEConfig(zero_output=False)
+    network = make_networks(table_specs, config)
+    state = update.make_learner(config, network).init(jax.random.PRNGKey(0))
+    for scale in (0.0, 0.001, 1000.0):
+        after = update.rescaled(network, state, scale)
+        jax.tree_util.tree_map(np.testing.assert_array_equal, after.params, state.params)
+        assert float(after.scale) == np.float32(scale)
+
+
+@pytest.mark.parametrize("structure", ["tangent", "diagonal", "input"])
+def test_rewards_of_any_scale_teach_the_same(structure, table_specs, table_batches, known):
+    """Rewards and the scale times 1000: the parameters are the same, and stand for 1000 times the
+    values."""
+    config = EVEConfig(structure=structure, batches_per_step=3)
+    network = make_networks(table_specs, config)
+    learner = update.make_learner(config, network)
+    batches = table_batches(np.random.default_rng(0), 3, 4)
+    outcomes = []
+    for times in (1.0, 1024.0):
+        state = learner.init(jax.random.PRNGKey(0))
+        scaled = batches._replace(r_t=np.float32(times) * batches.r_t)
+        state, metrics = jax.jit(learner.update)(
+            state, scaled, known(config, batches, scale=0.5 * times)
+        )
+        outcomes.append((state.params, metrics))
+    (plain, plain_metrics), (times, times_metrics) = outcomes
+    jax.tree_util.tree_map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7), plain, times
+    )
+    assert float(times_metrics.loss) == pytest.approx(float(plain_metrics.loss), rel=1e-5)
+    assert float(times_metrics.target) == pytest.approx(
+        1024 * float(plain_metrics.target), rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("explore", [1.0, 0.0])
+def test_bootstraps_have_the_spread_of_the_shares(table_specs, explore):
+    """The lower of both networks' values, and prior_std sqrt(share) times the normals of each of
+    two samples."""
+    config = EVEConfig(prior_std=3.0, zero_output=False)
+    network = make_networks(table_specs, config)
+    online, target = (network.init(jax.random.PRNGKey(i)) for i in range(2))
+    x = jax.vmap(network.encode)(jnp.array([0, 4]))
+    shares = np.array([[0.04, 1.0, 0.0], [0.25, 0.01, 0.36]], np.float32)
+    z = np.random.default_rng(0).normal(size=(2, 2, 3)).astype(np.float32)
+    posterior = Posterior(target, (), 1.0, 1, 0)
+    q = update.bootstrap_values(
+        config, network, online, posterior, x, update.Randomness(z, ()), explore, shares
+    )
+    values = [jax.vmap(network.apply, (None, 0))(params, x) for params in (online, target)]
+    spread = explore * 3.0 * np.sqrt(shares)
+    expected = np.minimum(*values)[:, None] + spread[:, None] * z
+    np.testing.assert_allclose(q, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("start", [0, 1, 50, 40_000])
@@ -86,18 +175,16 @@ def test_adam_is_optaxs(start, shape):
     )
 
 
-@pytest.mark.parametrize("lag", [1, 2])
-def test_target_period(lag):
-    """LINEAR has no table: its target is copied every `lag * target_period` minibatches."""
-    config = _config(target_period=3, dense_lag=lag)
+def test_target_period():
+    config = _config(target_period=3)
     learner = update.make_learner(config, LINEAR)
     state = learner.init(jax.random.PRNGKey(0))
     start = np.asarray(state.target["m"]["theta"])
     held = []
-    for _ in range(3 * lag):
-        state, _ = learner.update(state, BATCH, 1, 1.0)
+    for _ in range(3):
+        state, _ = learner.update(state, BATCH, Round(1, 1.0))
         held.append(np.array_equal(state.target["m"]["theta"], start))
-    assert held == [True] * (3 * lag - 1) + [False]
+    assert held == [True, True, False]
     np.testing.assert_array_equal(state.target["m"]["theta"], state.params["m"]["theta"])
 
 
@@ -110,25 +197,12 @@ def test_caution_by_hand(bootstrap, explore, cautious, best):
     learner = update.make_learner(config, LINEAR)
     state = learner.init(jax.random.PRNGKey(0))
     state = state._replace(target={"m": {"theta": jnp.array([3.0, 1.0])}})
-    _, metrics = learner.update(state, BATCH, 1, explore)
+    _, metrics = learner.update(state, BATCH, Round(1, explore))
     assert float(metrics.target) == pytest.approx((0.5 + 0.9 * best - 1.0) / 2, rel=1e-6)
 
 
-def test_caution_is_for_inputs_that_are_not_one_hot(table_specs, table_batches):
-    """A table's learner gives the same with and without, although its target lags behind."""
-    outcomes = []
-    for cautious in (True, False):
-        config = EVEConfig(cautious=cautious, target_period=100)
-        learner = update.make_learner(config, make_networks(table_specs, config))
-        state = learner.init(jax.random.PRNGKey(0))
-        state, _ = learner.update(state, table_batches(np.random.default_rng(0)), 50, 1.0)
-        outcomes.append(jax.tree_util.tree_leaves(state))
-    for ours, theirs in zip(*outcomes, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 @pytest.mark.parametrize("preset", ["default", "paper"])
-def test_explore_off_bootstraps_from_the_mean(table_specs, table_batches, preset):
+def test_explore_off_bootstraps_from_the_mean(table_specs, table_batches, known, preset):
     config = EVEConfig(**PRESETS[preset])
     mean = EVEConfig(**{**PRESETS[preset], "bootstrap": "mean"})
     batches = table_batches(np.random.default_rng(0))
@@ -136,34 +210,53 @@ def test_explore_off_bootstraps_from_the_mean(table_specs, table_batches, preset
     for chosen, explore in ((config, 0.0), (mean, 1.0), (config, 1.0)):
         learner = update.make_learner(chosen, make_networks(table_specs, chosen))
         state = learner.init(jax.random.PRNGKey(0))
-        _, metrics = learner.update(state, batches, 50, explore)
+        _, metrics = learner.update(state, batches, known(chosen, batches, explore=explore))
         targets.append(float(metrics.target))
     assert targets[0] == pytest.approx(targets[1], rel=1e-5)
     assert targets[2] != pytest.approx(targets[1], rel=1e-2)
 
 
+DIAGONAL = {"structure": "diagonal"}
+CONSTANT = {**DIAGONAL, "prior": "constant", "bootstrap_samples": 1, "cautious": False}
+
+
 @pytest.mark.parametrize(
-    "change",
+    "base, change",
     [
-        {"fisher": "per_example"},
-        {"fisher": "batch_sum"},
-        {"prior": "constant", "predictive": "network"},
-        {"prior": "paper", "predictive": "network", "bootstrap_sample": "batch"},
-        {"distributional": False},
-        {"activation": "relu"},
-        {"first_layer": "shared"},
+        ({}, DIAGONAL),
+        ({}, {"structure": "input"}),
+        ({"structure": "input"}, {"structure": "kronecker"}),
+        (DIAGONAL, {"fisher": "per_example"}),
+        (DIAGONAL, {"fisher": "batch_sum"}),
+        (DIAGONAL, {"distributional": False}),
+        (DIAGONAL, {"beta": 0.1}),
+        (DIAGONAL, {"prior": "constant"}),
+        (CONSTANT, {"predictive": "network"}),
+        (CONSTANT, {"prior_precision": 2.0}),
+        (CONSTANT, {"prior": "paper", "predictive": "network", "bootstrap_sample": "batch"}),
+        ({}, {"prior_std": 3.0}),
+        ({}, {"bootstrap_samples": 1}),
+        ({}, {"activation": "relu"}),
+        ({}, {"layer_norm": False}),
+        ({}, {"zero_output": False}),
+        ({}, {"first_layer": "shared"}),
+        ({"bootstrap": "mean", "target_period": 15}, {"cautious": False}),
+        ({}, {"bootstrap": "mean"}),
     ],
 )
-def test_every_variant_changes_what_is_learnt(table_specs, table_batches, change):
+def test_every_variant_changes_what_is_learnt(table_specs, table_batches, known, base, change):
     """A choice in the config that changes nothing would be a choice that is not wired."""
     batches = table_batches(np.random.default_rng(0))
     outcomes = []
-    for config in (EVEConfig(), EVEConfig(**change)):
+    for config in (EVEConfig(**base), EVEConfig(**{**base, **change})):
         learner = update.make_learner(config, make_networks(table_specs, config))
-        state, _ = learner.update(learner.init(jax.random.PRNGKey(0)), batches, 50, 1.0)
+        step, state = jax.jit(learner.update), learner.init(jax.random.PRNGKey(0))
+        for _ in range(2):  # The eigenbases of the first ten minibatches serve the second ten.
+            state, _ = step(state, batches, known(config, batches))
         post = learner.posterior(state, 50)
-        leaves = jax.tree_util.tree_leaves((post.mean, post.fisher))
+        leaves = jax.tree_util.tree_leaves((state.params, post.mean, post.fisher, post.basis))
         assert all(np.all(np.isfinite(leaf)) for leaf in leaves)
+        leaves = jax.tree_util.tree_leaves((state.params, post.fisher))
         outcomes.append(float(sum(jnp.sum(jnp.abs(leaf)) for leaf in leaves)))
     assert outcomes[0] != pytest.approx(outcomes[1], rel=1e-6)
 
@@ -172,16 +265,17 @@ def test_without_a_fisher_the_same_is_learnt(table_specs, table_batches):
     """The DQN-equivalent: its parameters are those of the learner that keeps a Fisher."""
     batches = table_batches(np.random.default_rng(0))
     posteriors = []
-    for fisher in ("none", "expected"):
-        config = EVEConfig(**{**PRESETS["dqn_equivalent"], "fisher": fisher})
+    for change in ({}, {"fisher": "expected", "structure": "diagonal"}):
+        config = EVEConfig(**{**PRESETS["dqn_equivalent"], **change})
         learner = update.make_learner(config, make_networks(table_specs, config))
-        state, _ = jax.jit(learner.update)(learner.init(jax.random.PRNGKey(0)), batches, 50, 1.0)
-        posteriors.append(learner.posterior(state, 50))
+        state = learner.init(jax.random.PRNGKey(0))
+        state, _ = jax.jit(learner.update)(state, batches, Round(50, 1.0))
+        posteriors.append(learner.posterior(state, 50)._replace(mean=state.params))
     without, kept = posteriors
     jax.tree_util.tree_map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), without.mean, kept.mean
     )
-    assert not any(np.any(leaf) for leaf in jax.tree_util.tree_leaves(without.fisher))
+    assert without.fisher == ()
     assert all(np.any(leaf) for leaf in jax.tree_util.tree_leaves(kept.fisher))
 
 
@@ -194,7 +288,13 @@ def test_q_learning_reaches_the_fixed_point():
         num_actions=2,
     )
     config = EVEConfig(
-        bootstrap="mean", prior="constant", discount=0.5, learning_rate=0.02, batch_size=3
+        structure="diagonal",
+        bootstrap="mean",
+        prior="constant",
+        discount=0.5,
+        learning_rate=0.02,
+        batch_size=3,
+        target_period=4,
     )
     batch = Transition(
         o_tm1=jnp.tile(jnp.array([0, 0, 1]), (10, 1)),
@@ -207,15 +307,29 @@ def test_q_learning_reaches_the_fixed_point():
     step = jax.jit(learner.update)
     state = learner.init(jax.random.PRNGKey(0))
     for _ in range(200):
-        state, _ = step(state, batch, 10, 1.0)
+        state, _ = step(state, batch, Round(10, 1.0))
     table = state.params["m"]["table"]
     np.testing.assert_allclose([table[0, 0], table[0, 1], table[1, 0]], [2.0, 1.5, 3.0], atol=0.02)
 
 
 def test_posterior_is_centred_on_the_target_and_starts_as_in_the_paper(table_specs):
-    config = EVEConfig(beta=1e-10)
+    config = EVEConfig(structure="diagonal", beta=1e-10)
     learner = update.make_learner(config, make_networks(table_specs, config))
     state = learner.init(jax.random.PRNGKey(0))
+    state = state._replace(target=jax.tree_util.tree_map(lambda p: p + 1.0, state.target))
     post = learner.posterior(state, 1)
     assert float(post.weight) == 1.0 and int(post.n) == 1 and int(post.version) == 0
+    assert float(post.scale) == 1.0
     assert all(not np.any(leaf) for leaf in jax.tree_util.tree_leaves(post.fisher))
+    jax.tree_util.tree_map(np.testing.assert_array_equal, post.mean, state.target)
+
+
+def test_what_was_counted_at_the_insert_travels_with_the_posterior(table_specs):
+    """The learner keeps no Fisher of its own beside it."""
+    config = EVEConfig()
+    learner = update.make_learner(config, make_networks(table_specs, config))
+    state = learner.init(jax.random.PRNGKey(0))
+    factor = {"any": jnp.ones(3)}
+    assert learner.posterior(state, 1, factor).tangent is factor
+    assert state.fisher.total == () and state.basis == ()
+    assert learner.posterior(state, 1).fisher == ()

@@ -13,7 +13,7 @@ import numpy as np
 from acme import core, specs
 from acme.adders import Adder
 
-from eve_acme.acting import Policy, keyed
+from eve_acme.acting import Policy, compiled
 from eve_acme.agent.background import Background
 
 POSTERIOR = "posterior"
@@ -26,10 +26,12 @@ class Behaviour(NamedTuple):
     Attributes:
       policy: how to act after burn-in.
       burn_in_episodes: how many first episodes of the run are uniformly random.
+      renew_steps: steps after which the posterior is fetched again within an episode; 0 for never.
     """
 
     policy: Policy
     burn_in_episodes: int = 0
+    renew_steps: int = 0
 
 
 class EVEActor(core.Actor):
@@ -62,8 +64,7 @@ class EVEActor(core.Actor):
         self._background = Background()
         self.episodes = 0
         self._episodes_so_far = episodes_so_far or (lambda: self.episodes)
-        policy = keyed(behaviour.policy)
-        self._begin, self._select = jax.jit(policy.begin), jax.jit(policy.select)
+        self._begin, self._select = compiled(behaviour.policy)
         self._plan: Any = None
         self._episode_key = self._plan_key
         self._rng = np.random.default_rng()
@@ -77,11 +78,18 @@ class EVEActor(core.Actor):
             uniform_key = jax.random.fold_in(self._uniform_key, self.episodes)
             self._rng = np.random.default_rng(np.asarray(jax.random.key_data(uniform_key)))
             return
+        self._renew()
+
+    def _renew(self) -> None:
+        """Fetches the posterior, and goes on with the episode's own sample of it."""
         assert self._variable_source is not None
         (posterior,) = self._background.call(self._variable_source.get_variables, [POSTERIOR])
         self._plan, self._episode_key = self._begin(posterior, self._plan_key, self.episodes)
 
     def select_action(self, observation: Any) -> np.ndarray:
+        every = self._behaviour.renew_steps
+        if self._plan is not None and every and self._step and self._step % every == 0:
+            self._renew()
         if self._plan is None:
             action = self._rng.integers(self._actions.num_values)
         else:

@@ -17,7 +17,7 @@ from eve_acme.agent import replay, storage
 from eve_acme.agent.actor import Behaviour, EVEActor
 from eve_acme.agent.learner import EVELearner
 from eve_acme.config import EVEConfig
-from eve_acme.networks import Network
+from eve_acme.networks import Network, with_example
 from eve_acme.types import Rounds
 
 
@@ -92,6 +92,7 @@ class EVEBuilder:
     ) -> EVELearner:
         """The learner; raises InputError if the network does not fit the environment."""
         checks.check_network(networks, environment_spec.observations, environment_spec.actions)
+        networks = with_example(networks, environment_spec.observations)
 
         def steps_in_replay() -> int:
             assert replay_client is not None
@@ -116,10 +117,13 @@ class EVEBuilder:
         evaluation: bool = False,
     ) -> Behaviour:
         """How to act; to evaluate, greedily on the posterior's mean from the first episode."""
+        if environment_spec is not None:
+            networks = with_example(networks, environment_spec.observations)
         if evaluation:
             greedy = dataclasses.replace(self._config, acting="greedy")
             return Behaviour(acting.make_packed_policy(greedy, networks))
         return Behaviour(
             policy=acting.make_packed_policy(self._config, networks),
             burn_in_episodes=self._config.burn_in_episodes,
+            renew_steps=self._config.renew_steps,
         )

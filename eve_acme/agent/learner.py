@@ -14,15 +14,15 @@ import numpy as np
 from acme import core
 from acme.utils import counting, loggers
 
-from eve_acme import checks
 from eve_acme.agent import storage
 from eve_acme.agent.actor import POSTERIOR
 from eve_acme.agent.background import Background
 from eve_acme.config import EVEConfig
+from eve_acme.evidence import Evidence, Known, with_entries
+from eve_acme.learning import Learning
 from eve_acme.networks import Network
 from eve_acme.posterior import Posterior
 from eve_acme.types import Rounds
-from eve_acme.update import compiled_learner
 
 _ANSWER_SECONDS = 0.02
 """How long who asks for the posterior waits before it looks whether anybody learns."""
@@ -31,10 +31,13 @@ _ANSWER_SECONDS = 0.02
 class EVELearner(core.Learner):
     """Learns what the dataset gives next, one round (k minibatches) or several, at each `step`.
 
-    `learn` consumes the buffers of the state it is given, and actors ask for the posterior from
-    other threads; one lock orders the two. What is served is a copy, made under that lock from one
-    state: all of its parts are of one step, and no later step can take them away. Rounds are learnt
-    in the background: a signal that interrupts `step` finds the lock free soon, and may save.
+    Learning donates the buffers of its state, and actors ask for the posterior from other threads;
+    one lock orders the two. What is served is a copy, made under that lock from one state: all of
+    its parts are of one step, and no later step donates them. Rounds are learnt in the background:
+    a signal that interrupts `step` finds the lock free soon, and may save.
+
+    Rounds that come without what is known of replay (those that Reverb has drawn) bring the
+    transitions that are new instead, and are counted here.
     """
 
     def __init__(
@@ -62,7 +65,10 @@ class EVELearner(core.Learner):
           counter: counts minibatches as `steps`.
           logger: gets the counts and metrics of each round.
         """
-        self._learner = compiled_learner(config, network)
+        self._learning = Learning(config, network, jnp.asarray(jax.random.key_data(random_key)))
+        self._evidence = Evidence(config, network)
+        self.know(self._evidence.known())
+        self._network = network
         self._config = config
         self._dataset = dataset
         self._most_steps = most_steps
@@ -73,13 +79,23 @@ class EVELearner(core.Learner):
         self._lock = threading.Lock()
         self._asked: collections.deque[queue.SimpleQueue[Posterior]] = collections.deque()
         self._background = Background()
-        self._guard = checks.LossGuard()
-        self._state = self._learner.init(jnp.asarray(jax.random.key_data(random_key)))
         self._timestamp: float | None = None
         self.n = 1
-        self.rounds = 0
         self._learnt = 0
-        self.metrics: Any = None
+
+    def know(self, known: Known) -> None:
+        """Takes what is known of replay before the first rounds, which then tell it themselves."""
+        self._learning.known = known
+
+    @property
+    def rounds(self) -> int:
+        """Rounds so far."""
+        return self._learning.rounds
+
+    @property
+    def metrics(self) -> Any:
+        """What the last rounds showed of themselves."""
+        return self._learning.metrics
 
     def step(self) -> None:
         """Learns from the next rounds in the background, and reports."""
@@ -93,19 +109,35 @@ class EVELearner(core.Learner):
         replay counts all actors' steps and drops none, and as old as replay is after a restart.
         """
         rounds = next(self._dataset)
-        batches, steps, due = rounds
+        steps, due = rounds.steps, rounds.due
         storage.check_size(self._config, self._most_steps, int(steps[:due].max()))
-        explore = float(self._config.bootstrap_burn_in or not self._burning_in())
+        explore = self._config.bootstrap_burn_in or not self._burning_in()
         with self._lock:
+            if not rounds.known:
+                rounds = self._counted(rounds)
             # Never back: replay's checkpoint may be older than the learner's.
             n = np.maximum(self.n, 1 + np.maximum.accumulate(steps))
-            self._state, self.metrics = self._learner.learn(self._state, batches, n, explore, due)
+            self._learning.learn(rounds, explore, n)
             self.n = int(n[due - 1])
-            self.rounds += due
             self._learnt += due
-            minibatches = self.rounds * self._config.batches_per_step
-            self._guard.add(minibatches, self.metrics.loss, rounds)
             self._answer()
+
+    def _counted(self, rounds: Rounds) -> Rounds:
+        """One round, with what is known when its new transitions are counted."""
+        if rounds.new is not None:
+            transitions, returns = rounds.new
+            for i in range(len(returns)):
+                o_tm1 = jax.tree_util.tree_map(lambda leaf, i=i: leaf[i], transitions.o_tm1)
+                self._evidence.add(o_tm1, transitions.a_tm1[i], returns[i])
+        batches = rounds.batches
+        if self._learning.sparse:
+            batches = with_entries(self._network, batches)
+        return rounds._replace(
+            batches=batches,
+            shares=self._evidence.shares(rounds.batches.o_t, batch=3),
+            scale=np.array([self._evidence.scale], np.float32),
+            known=self._evidence.known(),
+        )
 
     def _burning_in(self) -> bool:
         return self._episodes_so_far() < self._config.burn_in_episodes
@@ -146,7 +178,7 @@ class EVELearner(core.Learner):
             return
         if not self.rounds and self._steps_in_replay:
             self.n = max(self.n, 1 + self._steps_in_replay())
-        posterior = self._learner.posterior(self._state, self.n)
+        posterior = self._learning.posterior(self.n)
         while self._asked:
             self._asked.popleft().put(posterior)
 
@@ -156,15 +188,11 @@ class EVELearner(core.Learner):
         Raises Diverged if a loss was not finite, so that the checkpoint before stays the last.
         """
         with self._lock:
-            self._guard.flush()
-            return dict(
-                state=jax.tree_util.tree_map(np.array, self._state), n=self.n, rounds=self.rounds
-            )
+            return dict(learning=self._learning.save(), evidence=self._evidence.save(), n=self.n)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes back to where `save` was called."""
         with self._lock:
-            self._guard.clear()
-            self._state = jax.tree_util.tree_map(jnp.array, state["state"])
+            self._learning.restore(state["learning"])
+            self._evidence.restore(state["evidence"])
             self.n = int(state["n"])
-            self.rounds = int(state["rounds"])

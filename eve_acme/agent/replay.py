@@ -12,8 +12,10 @@ may be at most `ahead` items in front of the samples. One process must be able t
 one environment step makes before it learns: the last step of an episode makes k items, and Reverb
 asks for two. In the whole run the ratio is thus off by at most `ahead` rounds, and never drifts.
 
-With `newest` and one-hot inputs, a second table holds the item that was written last, which takes
-the first place of each minibatch of the round that is drawn next.
+A second table is a queue of all items, each of which is read once: what is counted when a
+transition enters replay is counted there, and with `newest` the last one takes the first place of
+each minibatch of the round that is drawn next. Beside a transition an item holds the discounted sum
+of its episode's rewards so far, from which the scale of returns is known.
 """
 
 from collections.abc import Generator
@@ -29,31 +31,20 @@ from acme.adders.reverb import NStepTransitionAdder
 from eve_acme import checks
 from eve_acme.agent.storage import most_steps, stored_spec
 from eve_acme.config import EVEConfig
-from eve_acme.networks import is_index
-from eve_acme.types import Rounds, Transition
+from eve_acme.types import New, Rounds, Transition
 
 TABLE = "eve_transitions"
-NEWEST = "eve_newest"
+QUEUE = "eve_new"
 
 
-def return_steps(config: EVEConfig, environment_spec: specs.EnvironmentSpec) -> int:
-    """Steps that an item spans."""
-    return config.return_steps(is_index(environment_spec.observations))
-
-
-def rounds_per_item(config: EVEConfig, environment_spec: specs.EnvironmentSpec) -> int:
+def rounds_per_item(config: EVEConfig) -> int:
     """Learner steps for each item: one for each environment step that it stands for."""
-    return return_steps(config, environment_spec) + 1 if config.subsample else 1
+    return config.n_step + 1 if config.subsample else 1
 
 
-def rounds_due(config: EVEConfig, environment_spec: specs.EnvironmentSpec, items: int) -> int:
+def rounds_due(config: EVEConfig, items: int) -> int:
     """Learner steps that belong to the first so many items."""
-    return rounds_per_item(config, environment_spec) * max(0, items - config.min_replay + 1)
-
-
-def draws_newest(config: EVEConfig, environment_spec: specs.EnvironmentSpec) -> bool:
-    """Whether every minibatch has the newest item."""
-    return config.newest and is_index(environment_spec.observations)
+    return rounds_per_item(config) * max(0, items - config.min_replay + 1)
 
 
 def make_tables(
@@ -61,8 +52,8 @@ def make_tables(
 ) -> list[reverb.Table]:
     """The tables. Unless `limited`, whoever drives the agent has to keep the ratio of samples."""
     # The items that `min_replay` steps are sure to have made, also within an episode.
-    steps = return_steps(config, environment_spec)
-    rounds = rounds_per_item(config, environment_spec)
+    steps = config.n_step
+    rounds = rounds_per_item(config)
     least = max(1, (config.min_replay - steps + 1) // rounds)
     ratio = config.samples_per_insert * rounds
     start = ratio * (config.min_replay - 1)
@@ -81,31 +72,35 @@ def make_tables(
         rewards=stored.reward,
         discounts=stored.discount,
     )
-    signature = NStepTransitionAdder.signature(signature_spec)
+    signature = NStepTransitionAdder.signature(signature_spec, specs.Array((), np.float32))
+    # The learner refuses a round drawn from more than `most_steps`. By then inserts can be in front
+    # of it by what the limiter allows and by the round it was reading ahead.
+    max_size = most_steps(config, environment_spec) + ahead + 2
     transitions = reverb.Table(
         name=TABLE,
         sampler=reverb.selectors.Uniform(),
         remover=reverb.selectors.Fifo(),
-        # The learner refuses a round drawn from more than `most_steps`. By then inserts can be in
-        # front of it by what the limiter allows and by the round it was reading ahead.
-        max_size=most_steps(config, environment_spec) + ahead + 2,
+        max_size=max_size,
         rate_limiter=limiter,
         signature=signature,
     )
-    newest = reverb.Table(
-        name=NEWEST,
-        sampler=reverb.selectors.Lifo(),
-        remover=reverb.selectors.Fifo(),
-        max_size=1,
+    queue = reverb.Table(
+        name=QUEUE,
+        sampler=reverb.selectors.Fifo(),
+        # Never asked, since nothing is evicted. With a Fifo, Acme 0.4.0's `LocalLayout` would take
+        # the agent for one that learns from a queue alone, and learn whenever that has a batch.
+        remover=reverb.selectors.Lifo(),
+        max_size=max_size,
+        max_times_sampled=1,
         # It never holds anybody back. Its bounds are finite, since Acme's drivers count with them.
         rate_limiter=reverb.rate_limiters.SampleToInsertRatio(
-            samples_per_insert=float(rounds),
+            samples_per_insert=1.0,
             min_size_to_sample=1,
             error_buffer=(-1e9, 9e8),
         ),
         signature=signature,
     )
-    return [transitions, newest] if draws_newest(config, environment_spec) else [transitions]
+    return [transitions, queue]
 
 
 class Adder(NStepTransitionAdder):
@@ -118,27 +113,28 @@ class Adder(NStepTransitionAdder):
     def __init__(
         self, client: reverb.Client, config: EVEConfig, environment_spec: specs.EnvironmentSpec
     ):
-        # The newest one first: whoever is let draw from the table finds it there.
-        tables = [NEWEST, TABLE] if draws_newest(config, environment_spec) else [TABLE]
         super().__init__(
             client,
-            return_steps(config, environment_spec),
+            config.n_step,
             config.discount,
-            priority_fns=dict.fromkeys(tables),
+            # The queue first: whoever is let draw from the table finds the item there.
+            priority_fns=dict.fromkeys([QUEUE, TABLE]),
             # A step is in the table when `add` returns. Items left in flight wait for later steps
             # to fill their chunks, and a limiter this tight would wait for them in turn.
             max_in_flight_items=0,
         )
         self._gamma = config.discount
-        self._every = rounds_per_item(config, environment_spec)
+        self._every = rounds_per_item(config)
         self._stored = stored_spec(environment_spec)
         self._check = checks.TimestepCheck(environment_spec.observations)
         self._ending = False
         self._steps = 0
+        self._return = 0.0
         self.items = 0
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
         self._check(timestep, self._steps)
+        self._return = 0.0
         super().add_first(timestep._replace(observation=self._observation(timestep)))
 
     def add(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = ()) -> None:
@@ -150,7 +146,8 @@ class Adder(NStepTransitionAdder):
             reward=np.float32(next_timestep.reward),
             discount=np.float32(next_timestep.discount),
         )
-        super().add(np.int32(action), timestep, extras)
+        self._return = self._gamma * self._return + float(next_timestep.reward)
+        super().add(np.int32(action), timestep, np.float32(self._return))
 
     def close(self) -> None:
         """Ends the writer, while the server still answers."""
@@ -210,22 +207,33 @@ def make_dataset_iterator(
     def shaped(leaf: np.ndarray) -> np.ndarray:
         return leaf.reshape(1, config.batches_per_step, config.batch_size, *leaf.shape[1:])
 
-    has_newest = NEWEST in client.server_info()
+    # What the queue had given out before this reader came, is not given out again.
+    sizes = {name: info.current_size for name, info in client.server_info().items()}
+    counted = max(0, sizes[TABLE] - sizes[QUEUE])
     for sample in dataset.as_numpy_iterator():
         batches = jax.tree_util.tree_map(shaped, open_sample(sample.data))
-        if has_newest:
-            batches = jax.tree_util.tree_map(_with_first, batches, _newest(client))
-        steps = np.max(sample.info.table_size, keepdims=True).astype(np.int32)
-        yield Rounds(batches=batches, steps=steps, due=1)
+        size = int(np.max(sample.info.table_size))
+        new = _new_items(client, size - counted) if size > counted else None
+        counted = max(counted, size)
+        if new is not None and config.newest:
+            batches = jax.tree_util.tree_map(_with_first, batches, new.transitions)
+        steps = np.array([size], np.int32)
+        yield Rounds(batches=batches, steps=steps, due=1, new=new)
 
 
-def _newest(client: reverb.Client) -> Transition:
-    (sample,) = client.sample(NEWEST, emit_timesteps=False, unpack_as_table_signature=True)
-    return open_sample(sample.data)
+def _new_items(client: reverb.Client, count: int) -> New:
+    """The next items of the queue."""
+    samples = client.sample(
+        QUEUE, num_samples=count, emit_timesteps=False, unpack_as_table_signature=True
+    )
+    items = [(open_sample(sample.data), sample.data.extras) for sample in samples]
+    stacked = jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *items)
+    return New(*stacked)
 
 
-def _with_first(batches: np.ndarray, one: np.ndarray) -> np.ndarray:
-    """Minibatches `[R, batches_per_step, B, ...]` with one transition in their first places."""
+def _with_first(batches: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Minibatches `[R, batches_per_step, B, ...]` with new transitions in their first places, the
+    last ones in turn."""
     out = batches.copy()  # TensorFlow's arrays cannot be written.
-    out[:, :, 0] = one
+    out[:, :, 0] = new[len(new) - 1 - np.arange(batches.shape[1]) % min(len(new), batches.shape[1])]
     return out

@@ -140,7 +140,7 @@ class AcmeEngine:
         self.env_steps += 1
         self._episode_length += 1
         self._episode_return += float(after.reward)
-        while self._learner.rounds < replay.rounds_due(self.config, self._spec, self._adder.items):
+        while self._learner.rounds < replay.rounds_due(self.config, self._adder.items):
             self._learner.step()
         self._timestep = after
         if not after.last():

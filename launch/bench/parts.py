@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from eve_acme import adam as adam_lib
-from eve_acme import fisher as fisher_lib
-from eve_acme import layers, update
+from eve_acme import update
 from eve_acme.embedded import Engine
+from eve_acme.gradients import gradients
 from eve_acme.launch.bench.embedded import spread
 
 STEPS = 100
@@ -40,25 +40,34 @@ class _Timers:
     def __init__(self, engine: Engine):
         self._engine = engine
         self._spent: dict[str, float] = {}
+        self._within = 0.0
         environment: Any = engine.environment
         environment.step = self._timed("environment", environment.step)
         environment.reset = self._timed("environment", environment.reset)
-        engine._draws.draw = self._timed("replay", engine._draws.draw)  # type: ignore[method-assign]
-        engine._draws.take = self._timed("replay", engine._draws.take)  # type: ignore[method-assign]
-        engine.replay.add = self._timed("replay", engine.replay.add)  # type: ignore[method-assign]
+        memory, evidence = engine.memory, engine.memory.evidence
+        evidence.add = self._timed("posterior: count", evidence.add)  # type: ignore[method-assign]
+        evidence.shares = self._timed("posterior: spread", evidence.shares)  # type: ignore[method-assign]
+        memory.add = self._timed("replay", memory.add)  # type: ignore[method-assign]
+        memory.draw = self._timed("replay", memory.draw)  # type: ignore[method-assign]
+        memory.take = self._timed("replay", memory.take)  # type: ignore[method-assign]
         engine._plan_episode = self._timed("act: plan an episode", engine._plan_episode)  # type: ignore[method-assign]
         engine._act = self._timed("act: choose", engine._act)  # type: ignore[method-assign]
-        engine._learner = engine._learner._replace(
-            learn=self._timed("update", engine._learner.learn)
+        learning = engine._learning
+        learning._learner = learning._learner._replace(
+            learn=self._timed("update", learning._learner.learn)
         )
 
     def _timed(self, name: str, function: Callable) -> Callable:
+        """The function; its time counts for `name`, but for that of timed ones that it calls."""
         self._spent[name] = 0.0
 
         def timed(*args: Any) -> Any:
-            start = time.process_time()
+            start, before = time.process_time(), self._within
+            self._within = 0.0
             out = jax.block_until_ready(function(*args))
-            self._spent[name] += time.process_time() - start
+            total = time.process_time() - start
+            self._spent[name] += total - self._within
+            self._within = before + total
             return out
 
         return timed
@@ -89,39 +98,36 @@ def _each(function: Callable, inputs: Any) -> Any:
 
 
 def _pieces(engine: Engine) -> dict[str, Callable[[], Any]]:
-    """The inside of a round, each piece over all of its minibatches. A table has the rows of one
-    minibatch, as in `rows`."""
+    """The inside of a round, each piece over all its minibatches, as the dense learner has it."""
     config, network = engine.config, engine.network
     shape = (config.batches_per_step, config.batch_size)
-    batches = engine.replay.sample(np.random.default_rng(0), shape)
+    index = np.random.default_rng(0).integers(engine.replay.size, size=shape)
+    batches = engine.replay.read(index)
+    shares = engine.memory.evidence.shares(batches.o_t)
     encode = jax.jit(jax.vmap(jax.vmap(network.encode)))
     batches = batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
-    if network.table is not None:
-        rows = config.batch_size * (1 + network.num_actions)
-        network = network.table(rows)
-        batches = batches._replace(o_tm1=batches.o_tm1 % rows, o_t=batches.o_t % rows)
     state = update.make_dense_learner(config, network).init(jax.random.PRNGKey(0))
-    _, randomness = update.begin_round(config, network, state, batches)
+    known = update.Round(n=jnp.int32(100), explore=jnp.float32(1.0), shares=shares)
+    _, randomness = update.begin_round(config, network, state, batches, known)
     gradient = jax.tree_util.tree_map(jnp.ones_like, state.params)
-    explore = jnp.float32(1.0)
 
     def rng(state: update.State) -> Any:
-        return update.begin_round(config, network, state, batches)[1]
+        return update.begin_round(config, network, state, batches, known)[1]
 
     def bootstrap(state: update.State) -> Any:
-        posterior = update.posterior_of(config, state, jnp.int32(100))
+        posterior = update.posterior_of(config, state, known.n)
 
         def one(inputs: Any) -> Any:
-            batch, normals = inputs
+            batch, normals, shares = inputs
             return update.bootstrap_values(
-                config, network, state.params, posterior, batch.o_t, normals, explore
+                config, network, state.params, posterior, batch.o_t, normals, known.explore, shares
             )
 
-        return _each(one, (batches, randomness))
+        return _each(one, (batches, randomness, shares))
 
     def backward(state: update.State) -> Any:
         def one(batch: Any) -> Any:
-            grads = layers.gradients(network, state.params, batch.o_tm1, batch.a_tm1)
+            grads = gradients(network, state.params, batch.o_tm1, batch.a_tm1)
             return grads.weighted(grads.q - batch.r_t)
 
         return _each(one, batches)
@@ -134,22 +140,11 @@ def _pieces(engine: Engine) -> dict[str, Callable[[], Any]]:
 
         return update.scan(one, (state.params, state.optimizer), batches.r_t[:, 0])[0]
 
-    def fisher(state: update.State) -> Any:
-        grads = layers.gradients(network, state.params, batches.o_tm1[0], batches.a_tm1[0])
-
-        def one(average: Any, delta: Any) -> Any:
-            squares = fisher_lib.ESTIMATORS[config.fisher](delta, delta, 1.0, grads)
-            rewards = () if isinstance(average.rewards, tuple) else grads.row_squares(delta)
-            return fisher_lib.add(config.beta, average, squares, rewards), None
-
-        return update.scan(one, state.fisher, batches.r_t)[0]
-
     named = {
         "random numbers": rng,
-        "bootstrap (posterior at next states)": bootstrap,
+        "bootstrap (values of next states)": bootstrap,
         "forward, backward": backward,
         "Adam": adam,
-        "Fisher": fisher,
     }
     compiled = {name: jax.jit(piece) for name, piece in named.items()}
     for piece in compiled.values():

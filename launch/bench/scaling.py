@@ -108,27 +108,29 @@ def round_seconds(width: int, rounds: int) -> float:
     import jax
     import numpy as np
 
-    from eve_acme.embedded.replay import Replay, Windows
-    from eve_acme.update import compiled_learner
+    from eve_acme.embedded import Memory
+    from eve_acme.learning import Learning
 
     environment, config, network = _dense(width)
-    learner = compiled_learner(config, network)
-    state = learner.init(jax.random.PRNGKey(0))
-    memory, windows = Replay(environment.observation_spec(), 2**24), Windows(1, 0.99, False)
+    learning = Learning(config, network, jax.random.PRNGKey(0))
+    spec = environment.observation_spec()
+    memory = Memory(config, network, spec, np.random.default_rng(0))
     for _ in range(20):
         timestep = environment.reset()
         while not timestep.last():
             observation, timestep = timestep.observation, environment.step(1)
-            for transition in windows.add(observation, 1, timestep):
-                memory.add(transition)
-    shape, n = (1, config.batches_per_step, config.batch_size), np.array([100])
-    rng = np.random.default_rng(0)
-    state, metrics = learner.learn(state, memory.sample(rng, shape), n, 1.0, 1)
-    jax.block_until_ready(metrics.loss)
+            memory.add(observation, 1, timestep)
+
+    def learn() -> None:
+        memory.draw(1)
+        learning.learn(memory.take(), explore=True)
+
+    learn()
+    jax.block_until_ready(learning.state)
     start = time.monotonic()
     for _ in range(rounds):
-        state, metrics = learner.learn(state, memory.sample(rng, shape), n, 1.0, 1)
-    jax.block_until_ready(state)
+        learn()
+    jax.block_until_ready(learning.state)
     return (time.monotonic() - start) / rounds
 
 

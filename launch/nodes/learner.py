@@ -17,7 +17,6 @@ from eve_acme.launch.nodes import replay as replay_node
 from eve_acme.launch.nodes.base import Node, Run, key_of, make_environment, make_network, seed_of
 from eve_acme.launch.recorder import write_atomically
 from eve_acme.launch.remote import Remote, Stopped
-from eve_acme.networks import is_index
 from eve_acme.types import ReplayFull, Rounds
 
 CHECKPOINT_SECONDS = 10.0
@@ -38,11 +37,10 @@ class Learner(Node):
     """
 
     def __init__(self, run: Run, replay: Any, reverb_address: Any, counter: Any):
-        from acme import specs
         from acme.utils import loggers
 
         from eve_acme.agent.learner import EVELearner
-        from eve_acme.embedded.replay import Draws, Replay, Windows
+        from eve_acme.embedded.replay import Memory
 
         super().__init__("learner")
         self._counter = Remote("counter", counter, self._stop)
@@ -53,18 +51,18 @@ class Learner(Node):
         self._saving = threading.Lock()  # The coordinator asks for it from another thread.
         self._config = config = run.plan.config
         _, environment = make_environment(run, seed=0)
-        self._environment, self._spec = environment, specs.make_environment_spec(environment)
+        self._environment = environment
         self._burning_in = True
-        self._memory = Replay(environment.observation_spec(), config.replay_megabytes * 2**20)
-        one_hot = is_index(environment.observation_spec())
-        self._windows = Windows(config.return_steps(one_hot), config.discount, config.subsample)
+        network = make_network(run, environment)
+        observation_spec = environment.observation_spec()
+        self._memory = Memory(config, network, observation_spec, np.random.default_rng(0))
         self._episodes_read = 0
         self._learner = EVELearner(
             config=config,
-            network=make_network(run, environment),
+            network=network,
             random_key=key_of(run.plan.seed, "learner", 0),
             dataset=self._ready(),
-            most_steps=self._memory.most,  # A step takes far less here than an item in Reverb.
+            most_steps=self._memory.replay.most,  # Far more than items in Reverb.
             episodes_so_far=self._episodes,
             logger=loggers.NoOpLogger(),
         )
@@ -73,9 +71,7 @@ class Learner(Node):
             self._learner.restore(saved)
         self._drawn = self._learner.rounds
         part = 1 + self._drawn
-        rng = np.random.default_rng(seed_of(run.plan.seed, "learner", 0, part))
-        shape = (config.batches_per_step, config.batch_size)
-        self._draws = Draws(self._memory, rng, shape, config.newest and one_hot)
+        self._memory.rng = np.random.default_rng(seed_of(run.plan.seed, "learner", 0, part))
         self._queue: queue.Queue[tuple[Rounds | None, int]] = queue.Queue(AHEAD)
         self._episodes_learnt = 0
         self._learnt = threading.Event()
@@ -93,7 +89,7 @@ class Learner(Node):
         import jax
 
         if not self._learner.rounds:
-            self._learner.n = 1 + self._memory.size
+            self._learner.n = 1 + self._memory.replay.size
         variables = self._learner.get_variables(names)
         self._served += 1
         self._served_bytes += sum(x.nbytes for x in jax.tree_util.tree_leaves(variables))
@@ -105,7 +101,7 @@ class Learner(Node):
         return dict(
             rounds=self._learner.rounds,
             n=self._learner.n,
-            steps_read=self._memory.size,
+            steps_read=self._memory.replay.size,
             waiting=self._waiting,
             failed=self._failed,
             posteriors_served=self._served,
@@ -125,7 +121,7 @@ class Learner(Node):
         self._directory.mkdir(parents=True, exist_ok=True)
         saved = self._learner.save()
         data = pickle.dumps(saved, protocol=5)
-        write_atomically(self._directory / f"{saved['rounds']:012d}.pkl", data)
+        write_atomically(self._directory / f"{saved['learning']['rounds']:012d}.pkl", data)
         for old in checkpoints(self._directory)[:-KEPT]:
             old.unlink()
         posterior = self._learner.get_variables([POSTERIOR])[0]
@@ -269,7 +265,7 @@ class Learner(Node):
 
         from eve_acme.agent.replay import rounds_due
 
-        config, draws, steps = self._config, self._draws, len(episode["actions"])
+        config, memory, steps = self._config, self._memory, len(episode["actions"])
 
         def observation(t: int) -> Any:
             return jax.tree_util.tree_map(lambda leaf: leaf[t], episode["observations"])
@@ -279,16 +275,16 @@ class Learner(Node):
             after = dm_env.TimeStep(
                 kind, episode["rewards"][t], episode["discounts"][t], observation(t + 1)
             )
-            transitions = self._windows.add(observation(t), episode["actions"][t], after)
-            for transition in transitions:
-                self._memory.add(transition)
-            due = rounds_due(config, self._spec, self._memory.size)
+            new = memory.add(observation(t), episode["actions"][t], after)
+            due = rounds_due(config, memory.replay.size)
             while self._drawn < due:
                 self._drawn += 1
-                if draws.draw(len(transitions)):
-                    yield draws.take()
-        if draws.waiting:
-            yield draws.take()
+                if memory.draw(new):
+                    yield memory.take()
+        if memory.waiting:
+            yield memory.take()
+        if not self._drawn:
+            self._learner.know(memory.evidence.known())
 
     def _episodes(self) -> int:
         """Episodes of the run, asked for only while it matters."""
