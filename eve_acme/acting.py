@@ -1,4 +1,5 @@
-"""Acting rules behind one interface: plan once an episode, then choose an action at each step."""
+"""Acting rules behind one interface: plan for an episode or for some steps of it, then choose an
+action at each step."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +20,7 @@ class Policy(NamedTuple):
     """How to act.
 
     Attributes:
-      plan: `(posterior, key) -> plan`, once at an episode's start.
+      plan: `(posterior, key) -> plan`, at an episode's start, and when the sample is drawn anew.
       select: `(plan, observation, key) -> action`, at each step.
     """
 
@@ -32,23 +33,24 @@ def make_policy(config: EVEConfig, network: Network) -> Policy:
     """The config's acting rule, after burn-in."""
     sampler = make_sampler(config, network)
 
-    def greedy(params: Params, observation: Any, key: jax.Array) -> jax.Array:
+    def greedy(plan: Any, observation: Any, key: jax.Array) -> jax.Array:
         del key
-        return jnp.argmax(network.apply(params, network.encode(observation)))
+        params, units = plan
+        return jnp.argmax(network.apply(params, network.encode(observation, units)))
 
-    def epsilon_greedy(params: Params, observation: Any, key: jax.Array) -> jax.Array:
+    def epsilon_greedy(plan: Any, observation: Any, key: jax.Array) -> jax.Array:
         explore_key, action_key = jax.random.split(key)
         explore = jax.random.uniform(explore_key) < config.epsilon_greedy
         random = jax.random.randint(action_key, (), 0, network.num_actions)
-        return jnp.where(explore, random, greedy(params, observation, key))
+        return jnp.where(explore, random, greedy(plan, observation, key))
 
     def greedy_on_sample(sample: Any, observation: Any, key: jax.Array) -> jax.Array:
         del key
         return jnp.argmax(sampler.values(sample, observation))
 
-    def mean(posterior: Posterior, key: jax.Array) -> Params:
+    def mean(posterior: Posterior, key: jax.Array) -> tuple[Params, Any]:
         del key
-        return posterior.mean
+        return posterior.mean, posterior.units
 
     if config.acting == "thompson":
         return Policy(sampler.draw, greedy_on_sample)
@@ -70,11 +72,11 @@ class KeyedPolicy(NamedTuple):
     derivation costs more than all that is chosen with it.
 
     Attributes:
-      begin: `(posterior, key, episode) -> (plan, episode_key)`.
+      begin: `(posterior, key, episode, step) -> (plan, episode_key)`.
       select: `(plan, observation, episode_key, step) -> action`.
     """
 
-    begin: Callable[[Posterior, jax.Array, Any], tuple[Any, jax.Array]]
+    begin: Callable[[Posterior, jax.Array, Any, Any], tuple[Any, jax.Array]]
     select: Callable[[Any, Any, jax.Array, Any], jax.Array]
 
 
@@ -82,9 +84,11 @@ class KeyedPolicy(NamedTuple):
 def keyed(policy: Policy) -> KeyedPolicy:
     """The policy, with a key for each episode and step from one key of the run."""
 
-    def begin(posterior: Posterior, key: jax.Array, episode: Any) -> tuple[Any, jax.Array]:
+    def begin(
+        posterior: Posterior, key: jax.Array, episode: Any, step: Any
+    ) -> tuple[Any, jax.Array]:
         plan_key, episode_key = jax.random.split(jax.random.fold_in(key, episode))
-        return policy.plan(posterior, plan_key), episode_key
+        return policy.plan(posterior, jax.random.fold_in(plan_key, step)), episode_key
 
     def select(plan: Any, observation: Any, episode_key: jax.Array, step: Any) -> jax.Array:
         return policy.select(plan, observation, jax.random.fold_in(episode_key, step))

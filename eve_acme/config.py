@@ -93,7 +93,8 @@ class EVEConfig:
     bootstrap_samples: int = _targets(
         16,
         "posterior samples whose maxima a return averages (predictive 'linear'; with one, as in "
-        "the paper, a step of Adam that is seldom taken goes to the median, which is no optimism)",
+        "the paper, a step of Adam that is seldom taken goes to the median, which is no optimism); "
+        "1, or an even number",
         1,
         1000,
     )
@@ -103,8 +104,8 @@ class EVEConfig:
     )
     adaptive_scale: bool = _targets(
         True,
-        "measure values in units of the scale of returns that was seen, so that rewards may have "
-        "any scale (False: as they come)",
+        "measure values in units of the scale of returns that was seen, and observations in units "
+        "of their entries, so that both may have any scale (False: as they come)",
     )
     bootstrap_burn_in: bool = _targets(
         True, "bootstrap from posterior samples during burn-in too (False: from the mean)"
@@ -149,8 +150,8 @@ class EVEConfig:
     burn_in_episodes: int = _acting(5, "episodes of uniformly random acting first", 0, 10**9)
     renew_steps: int = _acting(
         10,
-        "steps after which an actor renews the mean and the spread of its sample, with the "
-        "episode's own noise; 0 = never within an episode (the paper's)",
+        "steps after which an actor draws its sample anew, from the posterior as it is then; "
+        "0 = once an episode (the paper's)",
         0,
         10**9,
     )
@@ -160,6 +161,10 @@ class EVEConfig:
             check(field, getattr(self, field.name))
         if self.prior == "unit" and self.predictive != "linear":
             raise ConfigError("predictive: got 'network', allowed with prior 'unit' is linear")
+        if self.bootstrap_samples > 1 and self.bootstrap_samples % 2:
+            raise ConfigError(
+                f"bootstrap_samples: got {self.bootstrap_samples}, allowed is 1 or an even number"
+            )
         if self.predictive == "network" and self.bootstrap_samples != 1:
             raise ConfigError(
                 f"bootstrap_samples: got {self.bootstrap_samples}, allowed with predictive "

@@ -72,7 +72,7 @@ def make_epistemic(config: EVEConfig, network: Network) -> Epistemic:
         key: jax.Array, posterior: Posterior, observations: Any, num: int, levels: jax.Array
     ) -> Values:
         if config.predictive == "linear":
-            x = jax.vmap(network.encode)(observations)
+            x = jax.vmap(lambda o: network.encode(o, posterior.units))(observations)
             shares = predictive.tangent_shares(config, network, posterior, observations)
             mean, std = predictive.values_and_std(config, network, posterior, x, shares)
             mean, std = posterior.scale * mean, posterior.scale * std

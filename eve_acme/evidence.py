@@ -18,7 +18,9 @@ import numpy as np
 from eve_acme import tangent
 from eve_acme.config import EVEConfig
 from eve_acme.networks import Network
+from eve_acme.targets import UNBOUNDED
 from eve_acme.types import SparseInput, Transition
+from eve_acme.units import grown, in_units
 
 _ONE = np.ones(1, np.float32)
 MOST_ENTRIES = 4
@@ -31,10 +33,12 @@ class Known(NamedTuple):
     Attributes:
       tangent: the tangent factor; () if the posterior has another structure.
       scale: of returns; zero until a reward was seen.
+      units: `[d]`, of the entries of observations; () for ones.
     """
 
     tangent: Any
     scale: float
+    units: Any = ()
 
 
 def vector(network: Network, observation: Any) -> Any:
@@ -95,6 +99,10 @@ class Evidence:
                 network.width, network.num_actions, config.omega, len(config.hidden)
             )
         self._largest, self._sum, self._count = 0.0, 0.0, 0
+        self.units: Any = ()
+        if config.adaptive_scale and not network.indexed:
+            assert network.width is not None, "with_example says it"
+            self.units = np.zeros(network.width, np.float32)
 
     @property
     def scale(self) -> float:
@@ -104,6 +112,12 @@ class Evidence:
         if not self._largest:
             return 0.0
         return math.sqrt(self._largest * self._sum / self._count)
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute return; `UNBOUNDED` if values are not learnt in its units."""
+        in_units = self._config.adaptive_scale and self._config.prior == "unit"
+        return self._largest if in_units else UNBOUNDED
 
     def add(self, observation: Any, action: int, return_so_far: float) -> None:
         """Counts one transition.
@@ -116,28 +130,50 @@ class Evidence:
         size = abs(float(return_so_far))
         self._largest, self._sum = max(self._largest, size), self._sum + size
         self._count += 1
+        self.measure(observation)
         if self._factor is not None:
-            self._factor.add(vector(self._network, observation), int(action))
+            x = in_units(vector(self._network, observation), self.units)
+            self._factor.add(x, int(action))
+
+    def outgrown_by(self, observation: Any) -> bool:
+        """Whether `measure` would change units in which observations before had entries."""
+        if isinstance(self.units, tuple):
+            return False
+        new = grown(self.units, vector(self._network, observation))
+        return new is not self.units and bool(((new != self.units) & (self.units > 0.0)).any())
+
+    def measure(self, observation: Any) -> None:
+        """Makes the units fit an observation; and counts all so far in them."""
+        if isinstance(self.units, tuple):
+            return
+        old, self.units = self.units, grown(self.units, vector(self._network, observation))
+        if self._factor is not None and old is not self.units:
+            changed = (old != self.units) & (old > 0.0)
+            if changed.any():
+                self._factor.rescale(np.where(changed, old / np.maximum(self.units, 1e-38), 1.0))
 
     def shares(self, observations: Any, batch: int = 2) -> Any:
         """What is left of the prior's variance at observations with `batch` leading axes:
         `[..., num_actions]`; () if the posterior has another structure."""
         if self._factor is None:
             return ()
-        found = self._factor.shares(vectors(self._network, observations, batch))
-        return found.astype(np.float32)
+        x = in_units(vectors(self._network, observations, batch), self.units)
+        return self._factor.shares(x).astype(np.float32)
 
     def known(self) -> Known:
         """What is known now."""
-        return Known(() if self._factor is None else self._factor.snapshot(), self.scale)
+        factor = () if self._factor is None else self._factor.snapshot()
+        return Known(factor, self.scale, self.units)
 
     def save(self) -> dict[str, Any]:
         """Everything, as arrays."""
         returns = (self._largest, self._sum, self._count)
-        return dict(returns=returns, factor=self._factor and self._factor.save())
+        factor = self._factor and self._factor.save()
+        return dict(returns=returns, factor=factor, units=self.units)
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Goes back to where `save` was called."""
         self._largest, self._sum, self._count = saved["returns"]
+        self.units = saved["units"]
         if self._factor is not None:
             self._factor.restore(saved["factor"])

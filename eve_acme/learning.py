@@ -49,12 +49,13 @@ class Learning:
             n=1 + rounds.steps if n is None else n,
             explore=np.full(size, float(explore), np.float32),
             shares=rounds.shares,
-            scale=rounds.scale if np.size(rounds.scale) else np.ones(size, np.float32),
-        )
-        self.state, self.metrics = self._learner.learn(
-            self.state, rounds.batches, known, rounds.due
+            scale=rounds.scale,
+            largest=rounds.largest,
         )
         self.known = rounds.known or self.known
+        self.state, self.metrics = self._learner.learn(
+            self.state, rounds.batches, known, rounds.due, self.known.units
+        )
         self.rounds += rounds.due
         self._guard.add(self.rounds * self._config.batches_per_step, self.metrics.loss, rounds)
 
@@ -64,7 +65,7 @@ class Learning:
     def posterior(self, n: int, known: Known | None = None) -> Posterior:
         """The posterior after n steps; a copy."""
         known = known or self.known
-        return self._learner.posterior(self.state, n, known.tangent)
+        return self._learner.posterior(self.state, n, known.tangent, known.units)
 
     def save(self) -> dict[str, Any]:
         """Everything, PRNG key included, as numpy arrays: enough to go on bit for bit.

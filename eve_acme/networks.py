@@ -22,6 +22,7 @@ from dm_env import specs
 from eve_acme import images
 from eve_acme.config import ConfigError, EVEConfig
 from eve_acme.types import Array, Params, SparseInput
+from eve_acme.units import in_units
 
 _ACTIVATIONS: dict[str, Any] = {"leaky_relu": jax.nn.leaky_relu, "relu": jax.nn.relu}
 FIRST = "first"
@@ -48,7 +49,8 @@ class Network(NamedTuple):
 
     Attributes:
       init: `key -> params`.
-      encode: `observation -> x`, what the two functions below read: an array, `Rows`, or a tree.
+      encode: `(observation, units=()) -> x`, what the two functions below read: an array, `Rows`,
+        or a tree; in the units of its entries (see `units`), unless it is a network of your own.
       apply: `(params, x) -> q [num_actions]`.
       value: `(params, x, action) -> q` of that action alone.
       num_actions: how many actions there are.
@@ -64,7 +66,7 @@ class Network(NamedTuple):
     """
 
     init: Callable[[jax.Array], Params]
-    encode: Callable[[Any], Any]
+    encode: Callable[..., Any]
     apply: Callable[[Params, Any], jax.Array]
     value: Callable[[Params, Any, Array], jax.Array]
     num_actions: int
@@ -129,13 +131,15 @@ def width_of(observation_spec: Any) -> int:
     return sum(int(np.prod(spec.shape)) for spec in leaves)
 
 
-def vector(network: Network, observation: Any) -> Any:
-    """An observation as a vector, in JAX; an index as the SparseInput that it stands for."""
-    if isinstance(observation, SparseInput):
-        return observation
+def vector(network: Network, observation: Any, units: Any = ()) -> Any:
+    """An observation as a vector in the units of its entries, in JAX; an index as the SparseInput
+    that it stands for."""
     if network.indexed:
+        if isinstance(observation, SparseInput):
+            return observation
         return SparseInput(jnp.asarray(observation, jnp.int32)[None], jnp.ones(1))
-    return _flat(observation)
+    x = observation if isinstance(observation, SparseInput) else _flat(observation)
+    return in_units(x, units)
 
 
 class FirstLayer(hk.Module):
@@ -261,7 +265,7 @@ def from_functions(
         )
     network = Network(
         init=init,
-        encode=lambda observation: observation,
+        encode=lambda observation, units=(): observation,
         apply=apply,
         value=lambda params, x, action: apply(params, x)[action],
         num_actions=num_actions,
@@ -374,8 +378,8 @@ def _vector_mlp(
     blocks = 1 + num_actions if config.first_layer == "by_action" else 1
     rows = width * blocks if num_rows is None else num_rows
 
-    def encode(observation: Any) -> Any:
-        x = vector(network, observation)
+    def encode(observation: Any, units: Any = ()) -> Any:
+        x = vector(network, observation, units)
         if not isinstance(x, SparseInput):
             return x
         index, value = x
@@ -406,9 +410,14 @@ def _image_mlp(config: EVEConfig, shape: tuple[int, ...], torso: str, num_action
         rows = x.size * (1 + num_actions if config.first_layer == "by_action" else 1)
         return _mlp(config, rows, x.size, num_actions, x, one_hot)
 
+    def encode(image: Any, units: Any = ()) -> jax.Array:
+        """All pixels in one unit, the largest: a convolution treats them alike."""
+        most = units if isinstance(units, tuple) else jnp.full(width, jnp.max(units))
+        return in_units(jnp.ravel(_scaled(image)), most).reshape(shape)
+
     width = int(np.prod(shape))
     dummy = np.zeros(shape, np.float32)
-    return _network(config, forward, _scaled, dummy, num_actions, width=width)
+    return _network(config, forward, encode, dummy, num_actions, width=width)
 
 
 def _flat(observation: Any) -> jax.Array:

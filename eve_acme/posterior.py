@@ -44,6 +44,7 @@ class Posterior(NamedTuple):
       basis: eigenbases of the Kronecker factors, or ().
       tangent: the factor that is counted at the insert (`tangent.Arrow` or `Landmarks`), or ().
       scale: scalar, what a value of one stands for.
+      units: `[d]`, those of the entries of observations; () for ones.
     """
 
     mean: Params
@@ -54,6 +55,7 @@ class Posterior(NamedTuple):
     basis: Any = ()
     tangent: Any = ()
     scale: Array | float = 1.0
+    units: Any = ()
 
 
 def unit_information(fisher: Params, weight: Array) -> Params:

@@ -15,6 +15,7 @@ one weight sample would correlate through shared layers is left out (data make t
 Acting reads all values along one draw of the perturbation an episode.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -60,53 +61,47 @@ class TangentSample(NamedTuple):
     """A sample of the posterior that is counted at the insert."""
 
     mean: Params
-    factor: Any
-    normals: tangent.Normals
+    deviation: tangent.Sample
 
 
 def make_sampler(config: EVEConfig, network: Network) -> Sampler:
     """The config's sampler."""
+    draw, values = _draw_and_values(config, network)
+
+    def of_observation(sample: Any, observation: Any) -> jax.Array:
+        inner, units = sample
+        return values(inner, observation, units)
+
+    return Sampler(lambda posterior, key: (draw(posterior, key), posterior.units), of_observation)
+
+
+def _draw_and_values(config: EVEConfig, network: Network) -> tuple[Callable, Callable]:
+    """`(posterior, key) -> sample`, and `(sample, observation, units) -> [num_actions]`."""
 
     def encoded(values: Callable) -> Callable:
-        return lambda sample, observation: values(sample, network.encode(observation))
+        return lambda sample, observation, units: values(sample, network.encode(observation, units))
 
     if config.predictive == "network":
-        return Sampler(
-            draw=lambda posterior, key: posterior_lib.sample(config, posterior, key),
-            values=encoded(network.apply),
-        )
-    if config.structure == "diagonal":
-        return Sampler(
-            draw=lambda posterior, key: (
-                posterior.mean,
-                posterior_lib.perturbation(config, posterior, key),
-            ),
-            values=encoded(
-                lambda sample, x: perturbed_values(config, network, sample[0], sample[1], x)
-            ),
-        )
+        return functools.partial(posterior_lib.sample, config), encoded(network.apply)
     if config.structure == "tangent":
-        return _tangent_sampler(config, network)
-    return Sampler(
-        draw=lambda posterior, key: _draw(config, posterior, key),
-        values=encoded(lambda sample, x: _factored_values(config, network, sample, x)),
+
+        def tangent_values(sample: TangentSample, observation: Any, units: Any) -> jax.Array:
+            x = vector(network, observation, units)
+            deviation = tangent.values(sample.deviation, x, len(config.hidden))
+            mean = network.apply(sample.mean, network.encode(observation, units))
+            return mean + config.prior_std * deviation
+
+        return lambda posterior, key: TangentSample(
+            posterior.mean, tangent.draw(posterior.tangent, key)
+        ), tangent_values
+    if config.structure == "diagonal":
+        return lambda posterior, key: (
+            posterior.mean,
+            posterior_lib.perturbation(config, posterior, key),
+        ), encoded(lambda sample, x: perturbed_values(config, network, sample[0], sample[1], x))
+    return functools.partial(_draw, config), encoded(
+        functools.partial(_factored_values, config, network)
     )
-
-
-def _tangent_sampler(config: EVEConfig, network: Network) -> Sampler:
-    layers = len(config.hidden)
-
-    def draw(posterior: Posterior, key: jax.Array) -> TangentSample:
-        factor = posterior.tangent
-        return TangentSample(posterior.mean, factor, tangent.draw(factor, key))
-
-    def values(sample: TangentSample, observation: Any) -> jax.Array:
-        x = vector(network, observation)
-        along = tangent.sample(sample.factor, sample.normals, x, layers)
-        mean = network.apply(sample.mean, network.encode(observation))
-        return mean + config.prior_std * along
-
-    return Sampler(draw, values)
 
 
 def tangent_shares(
@@ -118,7 +113,8 @@ def tangent_shares(
         return ()
 
     def of_one(observation: Any) -> jax.Array:
-        return tangent.shares(posterior.tangent, vector(network, observation), len(config.hidden))
+        x = vector(network, observation, posterior.units)
+        return tangent.shares(posterior.tangent, x, len(config.hidden))
 
     return jax.vmap(of_one)(observations)
 

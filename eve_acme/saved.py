@@ -155,7 +155,12 @@ def _posterior(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray
         _check_shape(name, arrays, shape.shape)
     structure = jax.tree_util.tree_structure(shapes)
     posterior = jax.tree_util.tree_unflatten(structure, [arrays[name] for name, _ in named])
-    return posterior._replace(tangent=_tangent(config, network, arrays))
+    units: Any = ()
+    if ".units" in arrays:
+        assert network.width is not None, "with_example says it"
+        _check_shape(".units", arrays, (network.width,))
+        units = arrays[".units"]
+    return posterior._replace(tangent=_tangent(config, network, arrays), units=units)
 
 
 def _tangent(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray]) -> Any:
@@ -167,7 +172,8 @@ def _tangent(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray])
     if ".tangent.inputs" in arrays:
         k = len(arrays[".tangent.inputs"])
         form: Any = tangent.Landmarks
-        shapes = [(k, length), (k, k), (blocks, k, k), (blocks,)]
+        rest = (blocks, tangent.HASHES, tangent.DIRECTIONS)
+        shapes = [(k, length), (k, k), (blocks, k, k), rest]
     else:
         form = tangent.Arrow
         shapes = [(blocks, length - 1), (blocks, length - 1), (blocks,), (2,)]

@@ -123,8 +123,7 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
     def step(
         state: RowState, batches: Transition, known: update.Round
     ) -> tuple[RowState, update.Metrics]:
-        encode = jax.vmap(jax.vmap(network.encode))
-        batches = batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
+        batches = update.encoded(network, batches, known.units)
         rest, randomness = update.begin_round(config, small_network, state.rest, batches, known)
 
         def body(state: RowState, inputs: Any) -> tuple[RowState, update.Metrics]:
@@ -135,8 +134,8 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
         state, metrics = update.scan(body, state._replace(rest=rest), inputs)
         return state, jax.tree_util.tree_map(jnp.mean, metrics)
 
-    def posterior(state: RowState, n: Array, tangent: Any = ()) -> Posterior:
-        return update.posterior_of(config, to_dense(config, state), n, tangent)
+    def posterior(state: RowState, n: Array, *known: Any) -> Posterior:
+        return update.posterior_of(config, to_dense(config, state), n, *known)
 
     return update.Learner(init, step, posterior)
 
@@ -185,6 +184,7 @@ def learn_minibatch(
         batch._replace(o_tm1=x_tm1, o_t=x_t),
         q_t,
         randomness,
+        known,
     )
 
     # Rows that were only read need not be written: their closed form still holds.

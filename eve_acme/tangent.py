@@ -23,14 +23,20 @@ sums, of their own ("blocks").
 
 Two forms hold the inverse:
 
-- `Arrow`, while all inputs were one-hot vectors (of one height): k has two values, phi is an entry
-  of the state's own and one that all states share, and everything has a closed form;
+- `Arrow`, while all inputs were one-hot vectors: k has two values, phi is an entry of the state's
+  own and one that all states share, and everything has a closed form;
 - `Landmarks`, for all others: coordinates in the span of the first inputs that were told apart
   (an incremental Nystroem approximation), and a root of the inverse in them, which a new input
   changes by a product of rank one. An input is told apart if `NEW` of its squared length lies
-  outside, up to `MOST_LANDMARKS` of them; what lies outside is counted as one more direction.
+  outside, up to `MOST_LANDMARKS` of them. What lies outside is counted as one more direction; once
+  there is no room for more landmarks, as many, into which inputs are hashed (a count-min sketch:
+  `HASHES` times, and the one that knows least is right).
+
+Inputs are in the units of their entries (`units`). When a unit changes, the landmarks are laid out
+anew, each with the visits of the inputs that were nearest to it.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -44,6 +50,8 @@ Array = Any
 """Of NumPy or of JAX."""
 MOST_LANDMARKS = 512
 NEW = 0.3
+HASHES = 3
+DIRECTIONS = 4096
 SAME = 2e-6
 """What a cosine may be below one by rounding. k has a kink at one: without this, an input's k with
 itself would be a thousandth too small, which omega makes a lot of."""
@@ -74,7 +82,7 @@ class Landmarks(NamedTuple):
       inputs: `[k, d + 1]`, the landmarks, of length one; rows beyond those in use are zero.
       whitener: `[k, k]`, W: coordinates of u are W k(landmarks, u).
       root: `[blocks, k, k]`, L: the inverse in these coordinates is L L^T.
-      rest: `[blocks]`, the precision of what lies outside.
+      rest: `[blocks, HASHES, DIRECTIONS]`, the precision of what lies outside, by hashes of inputs.
     """
 
     inputs: Array
@@ -111,66 +119,94 @@ def homogeneous(x: Array) -> Array:
     return xp.concatenate([x * size, size], axis=-1)
 
 
-class Normals(NamedTuple):
-    """Standard normals behind one sample, for each block.
+@functools.lru_cache
+def _hash_factors(width: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(1, 2**31, (HASHES, width)).astype(np.int32)
+
+
+def directions(x: Array) -> Array:
+    """Hashes `[..., HASHES]` of inputs `[..., d]`, rounded to a quarter of their units: NumPy's and
+    JAX's are the same, since they are of integers."""
+    xp: Any = np if isinstance(x, np.ndarray) else jnp
+    rounded = xp.rint(4.0 * x).astype(xp.int32)[..., None, :]
+    hashed = (rounded * _hash_factors(x.shape[-1])).sum(axis=-1, dtype=xp.int32)
+    return hashed.astype(xp.uint32) // np.uint32(2**32 // DIRECTIONS)
+
+
+def _rest_of(rest: Array, x: Array) -> Array:
+    """The precision `[blocks, ...]` of what lies outside at inputs `[..., d]`."""
+    return rest[:, np.arange(HASHES), directions(x)].min(axis=-1)
+
+
+class Sample(NamedTuple):
+    """One sample, for each block.
 
     Attributes:
-      within: `[blocks, d + 1]` for an `Arrow`, `[blocks, MOST_LANDMARKS]` for `Landmarks`.
+      factor: what it is of.
+      within: `[blocks, d + 1]`, standard normals, for an `Arrow`; for `Landmarks` `[blocks, k]`,
+        what k with each of them is multiplied by.
       outside: `[blocks, d + 1]`: outside of landmarks a sample is linear in the input.
     """
 
+    factor: Any
     within: Array
     outside: Array
 
 
-def draw(factor: Any, key: jax.Array) -> Normals:
-    """Normals for a sample. The same key goes on with the same sample when landmarks are added."""
+def draw(factor: Any, key: jax.Array) -> Sample:
+    """A sample."""
     within_key, outside_key = jax.random.split(key)
     if isinstance(factor, Arrow):
         blocks, width = factor.diagonal.shape
-        size = width + 1
+        within = jax.random.normal(within_key, (blocks, width + 1))
     else:
-        blocks, size, width = len(factor.rest), MOST_LANDMARKS, factor.inputs.shape[1] - 1
-    return Normals(
-        within=jax.random.normal(within_key, (blocks, size)),
-        outside=jax.random.normal(outside_key, (blocks, width + 1)),
-    )
+        blocks, width = len(factor.rest), factor.inputs.shape[1] - 1
+        normals = jax.random.normal(within_key, factor.root.shape[:2])
+        within = jnp.einsum("bij,bj->bi", factor.root, normals) @ factor.whitener
+    return Sample(factor, within, jax.random.normal(outside_key, (blocks, width + 1)))
 
 
 def shares(factor: Any, x: Any, layers: int) -> jax.Array:
     """r, `[blocks]`, at one input: a vector `[d]`, or a SparseInput of one entry; in JAX."""
-    within, outside, _ = _coordinates(factor, x, layers)
+    if isinstance(factor, Landmarks):
+        _, seen, outside, _ = _among_landmarks(factor, x, layers)
+        within = jnp.einsum("i,bij->bj", seen, factor.root)
+    else:
+        within, outside, _ = _along_arrow(factor, x)
     return jnp.sum(within * within, axis=-1) + outside
 
 
-def sample(factor: Any, normals: Normals, x: Any, layers: int) -> jax.Array:
+def values(sample: Sample, x: Any, layers: int) -> jax.Array:
     """The sample's values `[blocks]` at one input, with variances `shares`."""
-    within, outside, u = _coordinates(factor, x, layers)
-    if isinstance(factor, Landmarks):
-        z = normals.within[:, : within.shape[-1]]
-        along = jnp.sum(within * z, axis=-1)
-        return along + jnp.sqrt(outside) * (normals.outside @ u)
+    if isinstance(sample.factor, Landmarks):
+        near, _, outside, u = _among_landmarks(sample.factor, x, layers)
+        return sample.within @ near + jnp.sqrt(outside) * (sample.outside @ u)
+    within, outside, u = _along_arrow(sample.factor, x)
+    z = sample.within
     if isinstance(x, SparseInput):
-        z = jnp.stack([normals.within[:, jnp.maximum(x.index[0], 0)], normals.within[:, -1]], -1)
+        z = jnp.stack([z[:, jnp.maximum(x.index[0], 0)], z[:, -1]], axis=-1)
         return jnp.sum(within * z, axis=-1)
-    along = jnp.sum(within * normals.within, axis=-1)
-    return along + jnp.sqrt(outside) * (normals.outside @ u)
+    return jnp.sum(within * z, axis=-1) + jnp.sqrt(outside) * (sample.outside @ u)
 
 
-def _coordinates(factor: Any, x: Any, layers: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Coordinates `[blocks, k]` of one input, the squared length `[blocks]` outside of them, and
-    the input as a unit vector (for landmarks).
+def _among_landmarks(factor: Landmarks, x: Any, layers: int) -> tuple[jax.Array, ...]:
+    """k `[k]` of one input with landmarks, its coordinates `[k]`, the squared length `[blocks]`
+    outside of them, and the input as a unit vector."""
+    if isinstance(x, SparseInput):
+        there = jax.nn.one_hot(x.index, factor.inputs.shape[1] - 1)
+        x = jnp.asarray(x.value, jnp.float32) @ there
+    u = homogeneous(x)
+    near = kernel(factor.inputs @ u, layers)
+    seen = factor.whitener @ near
+    return near, seen, _outside(seen) / _rest_of(factor.rest, x), u
 
-    For an `Arrow`, k is d + 1, or 2 for a SparseInput; an entry that is not zero counts as one.
+
+def _along_arrow(factor: Arrow, x: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Coordinates `[blocks, d + 1]` of one input, or `[blocks, 2]` of a SparseInput, the squared
+    length `[blocks]` outside of them, and the input as a unit vector.
+
+    An entry that is not zero counts as one.
     """
-    if isinstance(factor, Landmarks):
-        if isinstance(x, SparseInput):
-            there = jax.nn.one_hot(x.index, factor.inputs.shape[1] - 1)
-            x = jnp.asarray(x.value, jnp.float32) @ there
-        u = homogeneous(x)
-        seen = factor.whitener @ kernel(factor.inputs @ u, layers)
-        outside = _outside(seen) / factor.rest
-        return jnp.einsum("i,bij->bj", seen, factor.root), outside, u
     if isinstance(x, SparseInput):
         there = (x.index >= 0).astype(jnp.float32)
         place = jnp.maximum(x.index, 0)
@@ -203,28 +239,39 @@ class Factor:
         self._width, self._omega, self._layers = width, omega, layers
         self._counts = np.zeros((width, blocks))
         self._corner = np.ones(blocks)
-        self._height = 0.0
-        self._parts = self._parts_of(1.0)
+        shared = float(kernel(np.array(0.5), layers))  # Of two one-hot vectors; phi's parts:
+        self._parts = math.sqrt(1.0 - shared), math.sqrt(shared)
         self._landmarks: Landmarks | None = None
-        self._used = 0
+        self._inputs = np.zeros((0, width), np.float32)
+        self._visits = np.zeros((0, blocks))
 
-    def _parts_of(self, height: float) -> tuple[float, float]:
-        """phi of a one-hot vector: k with another one is the square of the second."""
-        shared = float(kernel(np.array(1.0 / (1.0 + height**2)), self._layers))
-        return math.sqrt(1.0 - shared), math.sqrt(shared)
+    @property
+    def _used(self) -> int:
+        return len(self._inputs)
 
     def add(self, x: Any, block: int) -> None:
         """Counts one input, a vector `[d]` or a SparseInput `[K]`, in a block."""
         if self._landmarks is None:
-            state, height = _one_hot(x)
-            if state >= 0 and self._height in (0.0, height):
-                if not self._height:
-                    self._height, self._parts = height, self._parts_of(height)
+            state = _one_hot(x)
+            if state >= 0:
                 self._add_to_arrow(block, state)
                 return
-            self._become_landmarks()
-        x = x.whole(self._width) if isinstance(x, SparseInput) else x
-        self._add_to_landmarks(homogeneous(x.astype(np.float32)), block, self._omega)
+            self._lay_out(*self._seen_so_far())
+        x = x.whole(self._width) if isinstance(x, SparseInput) else x.astype(np.float32)
+        self._add_to_landmarks(x, block, 1.0)
+
+    def rescale(self, ratios: np.ndarray) -> None:
+        """Measures the entries of all inputs so far by other units; `ratios` `[d]`, old by new."""
+        inputs, visits = self._seen_so_far()
+        if len(inputs):
+            self._lay_out(inputs * ratios, visits)
+
+    def _seen_so_far(self) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs `[m, d]` that stand for all, and their visits `[m, blocks]`."""
+        if self._landmarks is not None:
+            return self._inputs, self._visits
+        seen = np.flatnonzero(self._counts.sum(axis=1))
+        return np.eye(self._width, dtype=np.float32)[seen], self._counts[seen]
 
     def _add_to_arrow(self, block: int, i: int) -> None:
         own, shared = self._parts
@@ -238,52 +285,55 @@ class Factor:
         self._corner[block] += column(count + 1.0) - column(count)
         self._counts[i, block] = count + 1.0
 
-    def _become_landmarks(self) -> None:
-        """The same counts, as landmarks."""
-        self._landmarks = _empty(self._width + 1, len(self._corner), 16)
-        for state in np.flatnonzero(self._counts.sum(axis=1)):
-            x = np.zeros(self._width, np.float32)
-            x[state] = self._height
-            for block in np.flatnonzero(self._counts[state]):
-                self._add_to_landmarks(
-                    homogeneous(x), block, self._omega * self._counts[state, block]
-                )
+    def _lay_out(self, inputs: np.ndarray, visits: np.ndarray) -> None:
+        """Landmarks of inputs that were visited so often."""
+        self._landmarks = _empty(self._width + 1, visits.shape[1], 16)
+        self._inputs, self._visits = self._inputs[:0], self._visits[:0]
+        for x, counts in zip(inputs, visits, strict=True):
+            for block in np.flatnonzero(counts):
+                self._add_to_landmarks(x, block, counts[block])
 
-    def _add_to_landmarks(self, u: np.ndarray, block: int, information: float) -> None:
+    def _add_to_landmarks(self, x: np.ndarray, block: int, count: float) -> None:
         assert self._landmarks is not None
-        seen, outside = self._seen(u)
+        u = homogeneous(x)
+        near, seen, outside = self._seen(u)
         if outside > NEW and self._used < MOST_LANDMARKS:
-            self._tell_apart(u, seen, math.sqrt(outside))
-            seen, outside = self._seen(u)
-        k = self._used
+            self._tell_apart(x, u, seen, math.sqrt(outside))
+            near, seen, outside = self._seen(u)
+        k, information = self._used, count * self._omega
+        self._visits[near.argmax(), block] += count
+        rest = self._landmarks.rest[block]
+        if k == MOST_LANDMARKS:
+            rest[np.arange(HASHES), directions(x)] += information * outside
+        else:
+            rest += information * outside
         root = self._landmarks.root[block, :k, :k]
         v = seen[:k] @ root
         length = float(v @ v)
         if length > 1e-30:
             shrink = (1.0 - (1.0 + information * length) ** -0.5) / length
             root -= np.outer((root @ v) * np.float32(shrink), v)
-        spare = MOST_LANDMARKS if k == MOST_LANDMARKS else 1
-        self._landmarks.rest[block] += information * float(outside) / spare
 
-    def _seen(self, u: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Coordinates `[..., k]` of unit vectors, and the squared length outside of them."""
+    def _seen(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
+        """k with landmarks, coordinates `[..., k]` of unit vectors, and the squared length outside
+        of them."""
         assert self._landmarks is not None
         k = self._used
         near = kernel(np.asarray(u @ self._landmarks.inputs[:k].T), self._layers)
         seen = near @ self._landmarks.whitener[:k, :k].T
-        return seen, _outside(seen)
+        return near, seen, _outside(seen)
 
-    def _tell_apart(self, u: np.ndarray, seen: np.ndarray, size: float) -> None:
+    def _tell_apart(self, x: np.ndarray, u: np.ndarray, seen: np.ndarray, size: float) -> None:
         assert self._landmarks is not None
         if self._used == len(self._landmarks.inputs):
             self._landmarks = _grown(self._landmarks)
-        inputs, whitener, root, _ = self._landmarks
-        k = self._used
+        k, (inputs, whitener, root, *_) = self._used, self._landmarks
         inputs[k] = u
         whitener[k, :k] = -(seen @ whitener[:k, :k]) / size
         whitener[k, k] = 1.0 / size
         root[:, k, k] = 1.0
-        self._used += 1
+        self._inputs = np.append(self._inputs, x[None], axis=0)
+        self._visits = np.append(self._visits, np.zeros((1, len(root))), axis=0)
 
     def shares(self, x: Any) -> np.ndarray:
         """`[..., blocks]`: the share of the prior's variance that is left at inputs x."""
@@ -300,12 +350,12 @@ class Factor:
             left[entries > 1] = 1.0  # No one-hot vector: nothing like it was seen.
             return left
         x = x.whole(self._width) if isinstance(x, SparseInput) else np.asarray(x, np.float32)
-        seen, outside = self._seen(homogeneous(x))
+        flat = x.reshape(-1, self._width)  # One large product is faster than several.
+        _, seen, outside = self._seen(homogeneous(flat))
         k = self._used
-        flat = seen.reshape(-1, k)
-        left = [((flat @ root[:k, :k]) ** 2).sum(axis=-1) for root in self._landmarks.root]
-        within = np.stack(left, axis=-1).reshape(*seen.shape[:-1], -1)
-        return within + outside[..., None] / self._landmarks.rest
+        within = [np.square(seen @ root[:k, :k]).sum(axis=-1) for root in self._landmarks.root]
+        rest = _rest_of(self._landmarks.rest, flat)
+        return (np.array(within) + outside / rest).T.reshape(*x.shape[:-1], -1)
 
     def snapshot(self) -> Any:
         """The factor as arrays that later inputs do not change."""
@@ -324,32 +374,28 @@ class Factor:
         return dict(
             counts=self._counts.copy(),
             corner=self._corner.copy(),
-            height=self._height,
             landmarks=marks,
-            used=self._used,
+            inputs=self._inputs,
+            visits=self._visits.copy(),
         )
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Goes back to where `save` was called."""
         self._counts, self._corner = saved["counts"].copy(), saved["corner"].copy()
-        self._height, self._used = saved["height"], saved["used"]
-        self._parts = self._parts_of(self._height or 1.0)
+        self._inputs, self._visits = saved["inputs"], saved["visits"].copy()
         marks = saved["landmarks"]
         self._landmarks = None if marks is None else Landmarks(*(x.copy() for x in marks))
 
 
-def _one_hot(x: Any) -> tuple[int, float]:
-    """Where the only entry of a vector stands that is not zero, and the entry; (-1, 0) if there
-    are none or several."""
-    if isinstance(x, SparseInput) and len(x.index) == 1:
-        return int(x.index[0]), float(x.value[0])
+def _one_hot(x: Any) -> int:
+    """Where the one of a one-hot vector stands; -1 if it is none."""
     if isinstance(x, SparseInput):
-        there = (x.index >= 0) & (x.value != 0)
+        there = (x.index >= 0) & (x.value != 0.0)
         index, value = x.index[there], x.value[there]
     else:
         (index,) = np.nonzero(x)
         value = x[index]
-    return (int(index[0]), float(value[0])) if len(index) == 1 else (-1, 0.0)
+    return int(index[0]) if len(index) == 1 and value[0] == 1.0 else -1
 
 
 def _empty(length: int, blocks: int, k: int) -> Landmarks:
@@ -357,7 +403,7 @@ def _empty(length: int, blocks: int, k: int) -> Landmarks:
         inputs=np.zeros((k, length), np.float32),
         whitener=np.zeros((k, k), np.float32),
         root=np.zeros((blocks, k, k), np.float32),
-        rest=np.ones(blocks, np.float32),
+        rest=np.ones((blocks, HASHES, DIRECTIONS), np.float32),
     )
 
 

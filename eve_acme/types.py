@@ -79,9 +79,10 @@ class Rounds(NamedTuple):
       shares: `[R, batches_per_step, batch_size, num_actions]`, what is left of the prior's variance
         at the next states, as of each round; () if the posterior does not count inputs.
       scale: `[R]`, the scale of returns as of each round.
+      largest: `[R]`, the largest return as of each round.
       known: what replay knew after the last round (see `evidence.Known`).
       new: transitions that entered replay since the round before, for a learner that has to count
-        them itself: then the three above are not given.
+        them itself: then the four above are not given.
     """
 
     batches: Transition
@@ -89,5 +90,6 @@ class Rounds(NamedTuple):
     due: int
     shares: Any = ()
     scale: Any = ()
+    largest: Any = ()
     known: Any = ()
     new: "New | None" = None

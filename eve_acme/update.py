@@ -57,12 +57,16 @@ class Round(NamedTuple):
       shares: `[k, B, num_actions]`, what is left of the prior's variance at the next states, if
         that is counted at the insert; else ().
       scale: the scale of returns.
+      largest: the largest absolute return that was seen.
+      units: `[d]`, those of the entries of observations; () for ones.
     """
 
     n: Any
     explore: Any
     shares: Any = ()
     scale: Any = 1.0
+    largest: Any = targets.UNBOUNDED
+    units: Any = ()
 
 
 class Metrics(NamedTuple):
@@ -79,8 +83,8 @@ class Learner(NamedTuple):
     Attributes:
       init: `key -> State`.
       update: `(state, batches [k, B, ...], Round) -> (state, metrics)`.
-      posterior: `(state, n, tangent=()) -> Posterior`, from one state, so that its parts belong
-        together; `tangent` is the factor that is counted at the insert, if there is one.
+      posterior: `(state, n, tangent=(), units=()) -> Posterior`, from one state, so that its parts
+        belong together; `tangent` is the factor that is counted at the insert, if there is one.
     """
 
     init: Callable[[jax.Array], Any]
@@ -110,15 +114,15 @@ class RoundsLearner(NamedTuple):
 
     Attributes:
       init: `key -> Packed`.
-      learn: `(state, batches [R, k, B, ...], Round [R, ...], count) -> (state, metrics)`; learns
-        the first `count` rounds, one after another as `Learner.update` does. However they are
-        divided into calls, the result is the same bit for bit.
-      posterior: `(state, n, tangent) -> Posterior`.
+      learn: `(state, batches [R, k, B, ...], Round [R, ...], count, units) -> (state, metrics)`;
+        learns the first `count` rounds, one after another as `Learner.update` does. However they
+        are divided into calls, the result is the same bit for bit.
+      posterior: `(state, n, tangent, units) -> Posterior`.
       dense: the dense learner's state, of this one's.
     """
 
     init: Callable[[jax.Array], Packed]
-    learn: Callable[[Packed, Transition, Round, Any], tuple[Packed, Metrics]]
+    learn: Callable[..., tuple[Packed, Metrics]]
     posterior: Callable[..., Posterior]
     dense: Callable[[Packed], Packed]
 
@@ -146,12 +150,12 @@ def rounds_learner(config: EVEConfig, network: Network, sparse: bool = False) ->
     packing = Packing(jax.eval_shape(pure.init, key))
 
     def learn(
-        packed: Packed, batches: Transition, rounds: Round, count: Array
+        packed: Packed, batches: Transition, rounds: Round, count: Array, units: Any = ()
     ) -> tuple[Packed, Metrics]:
         def one(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
             state, sums = carry
             batch, round_i = jax.tree_util.tree_map(lambda leaf: leaf[i], (batches, rounds))
-            state, metrics = pure.update(state, batch, round_i)
+            state, metrics = pure.update(state, batch, round_i._replace(units=units))
             return state, jax.tree_util.tree_map(jnp.add, sums, metrics)
 
         start = packing.unpack(packed), Metrics(*(jnp.zeros(()) for _ in Metrics._fields))
@@ -169,7 +173,7 @@ def rounds_learner(config: EVEConfig, network: Network, sparse: bool = False) ->
     return RoundsLearner(
         init=lambda key: packing.pack(pure.init(key)),
         learn=learn,
-        posterior=lambda state, n, tangent=(): pure.posterior(packing.unpack(state), n, tangent),
+        posterior=lambda state, *known: pure.posterior(packing.unpack(state), *known),
         dense=dense,
     )
 
@@ -198,8 +202,7 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
         )
 
     def update(state: State, batches: Transition, known: Round) -> tuple[State, Metrics]:
-        encode = jax.vmap(jax.vmap(network.encode))
-        batches = batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
+        batches = encoded(network, batches, known.units)
         state, randomness = begin_round(config, network, state, batches, known)
 
         def body(state: State, inputs: tuple) -> tuple[State, Metrics]:
@@ -208,13 +211,13 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
             q_t = bootstrap_values(
                 config, network, state.params, posterior, batch.o_t, normals, known.explore, shares
             )
-            return learn_minibatch(config, network, state, batch, q_t, normals)
+            return learn_minibatch(config, network, state, batch, q_t, normals, known)
 
         state, metrics = scan(body, state, (batches, randomness, known.shares))
         return state, jax.tree_util.tree_map(jnp.mean, metrics)
 
-    def posterior(state: State, n: Array, tangent: Any = ()) -> Posterior:
-        return posterior_of(config, state, n, tangent)
+    def posterior(state: State, n: Array, tangent: Any = (), units: Any = ()) -> Posterior:
+        return posterior_of(config, state, n, tangent, units)
 
     return Learner(init, update, posterior)
 
@@ -224,7 +227,15 @@ scan = functools.partial(jax.lax.scan, unroll=2)
 no vector instructions that are safe for it. Of two in a row, the first is spared that."""
 
 
-def posterior_of(config: EVEConfig, state: State, n: Array, tangent: Any = ()) -> Posterior:
+def encoded(network: Network, batches: Transition, units: Any) -> Transition:
+    """Batches `[k, B, ...]` as the network reads them."""
+    encode = jax.vmap(jax.vmap(lambda observation: network.encode(observation, units)))
+    return batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
+
+
+def posterior_of(
+    config: EVEConfig, state: State, n: Array, tangent: Any = (), units: Any = ()
+) -> Posterior:
     """The posterior of a dense state after n environment steps."""
     total = state.fisher.total
     return Posterior(
@@ -236,6 +247,7 @@ def posterior_of(config: EVEConfig, state: State, n: Array, tangent: Any = ()) -
         basis=state.basis,
         tangent=tangent,
         scale=known_scale(state.scale),
+        units=units,
     )
 
 
@@ -263,7 +275,7 @@ def begin_round(
     if config.bootstrap == "posterior":
         if config.predictive == "linear":
             shape = (k, batch_size, config.bootstrap_samples, network.num_actions)
-            bootstrap = jax.random.normal(bootstrap_key, shape)
+            bootstrap = _bootstrap_normals(bootstrap_key, shape)
         else:
             x = jax.tree_util.tree_map(lambda leaf: leaf[0, 0], batches.o_t)
             bootstrap = sampled_outputs.draw(
@@ -272,6 +284,18 @@ def begin_round(
     noisy = config.fisher in ("per_example", "batch_sum")
     returns = jax.random.normal(returns_key, (k, batch_size)) if noisy else ()
     return state._replace(key=next_key), Randomness(bootstrap, returns)
+
+
+def _bootstrap_normals(key: jax.Array, shape: tuple[int, int, int, int]) -> jax.Array:
+    """`[k, B, samples, num_actions]`. One sample for each transition is drawn for each minibatch.
+    Of several, whose maxima are averaged, the second half mirrors the first, and all minibatches
+    of a round, which hold other transitions, have the same."""
+    k, batch_size, samples, num_actions = shape
+    if samples == 1:
+        return jax.random.normal(key, shape)
+    half = jax.random.normal(key, (batch_size, samples // 2, num_actions))
+    both = jnp.concatenate([half, -half], axis=1)
+    return jnp.broadcast_to(both, (k, *both.shape))
 
 
 def rescaled(network: Network, state: State, scale: Array) -> State:
@@ -310,10 +334,12 @@ def learn_minibatch(
     batch: Transition,
     q_t: jax.Array,
     randomness: Randomness,
+    known: Round,
 ) -> tuple[State, Metrics]:
     """Algorithm 3, 'Learning Step', on one minibatch with `bootstrap_values` `q_t`."""
-    returns = jax.vmap(targets.bootstrapped_return)(
-        batch.r_t / known_scale(state.scale), batch.discount_t, q_t
+    scale = known_scale(state.scale)
+    returns = jax.vmap(targets.bootstrapped_return, in_axes=(0, 0, 0, None))(
+        batch.r_t / scale, batch.discount_t, q_t, known.largest / scale + config.prior_std
     )
     grads = gradients(network, state.params, batch.o_tm1, batch.a_tm1)
     delta = returns - grads.q
@@ -341,8 +367,8 @@ def learn_minibatch(
     )
     return state, Metrics(
         loss=jnp.mean(jnp.square(delta)),
-        q=known_scale(state.scale) * jnp.mean(grads.q),
-        target=known_scale(state.scale) * jnp.mean(returns),
+        q=scale * jnp.mean(grads.q),
+        target=scale * jnp.mean(returns),
     )
 
 

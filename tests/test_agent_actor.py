@@ -1,4 +1,5 @@
-"""The actor: burn-in, one fetch and one sample an episode, and what it hands on."""
+"""The actor: burn-in, a fetch and a sample an episode or every so many steps, and what it hands
+on."""
 
 import dm_env
 import jax
@@ -25,11 +26,12 @@ SPEC = specs.EnvironmentSpec(
 
 
 def posterior_of(config, seed, visits=0):
-    """A fresh learner's, after visits of all states with the first action."""
+    """A fresh learner's, after visits of all states with all actions."""
     network = make_networks(SPEC, config)
     learner, evidence = make_learner(config, network), Evidence(config, network)
     for state in list(range(STATES)) * visits:
-        evidence.add(np.int32(state), 0, 0.0)
+        for action in range(4):
+            evidence.add(np.int32(state), action, 0.0)
     state = learner.init(jax.random.PRNGKey(seed))
     return jax.device_get(learner.posterior(state, 1, evidence.known().tangent))
 
@@ -109,34 +111,46 @@ def test_the_posterior_is_renewed_every_so_many_steps(renew_steps, fetches):
         end(actor)
 
 
-def test_a_renewed_sample_keeps_the_noise_of_its_episode():
-    """Of the same posterior, it is the same sample: the same actions with renewals and without."""
-    functions = []
-    for renew_steps in (0, 7):
-        config = EVEConfig(hidden=(8,), burn_in_episodes=0, renew_steps=renew_steps)
+@pytest.mark.parametrize("renew_steps, samples", [(0, 1), (STATES, 3)])
+def test_a_renewed_sample_is_a_new_one(renew_steps, samples):
+    """Of the same posterior, which all actions in three passes through all states tell; the first
+    of an episode is the same, however often it is renewed."""
+    firsts = []
+    for every in (renew_steps, 10**6):
+        config = EVEConfig(hidden=(8,), burn_in_episodes=0, renew_steps=every)
         actor, source, _ = make(config)
-        for _ in range(3):
+        for _ in range(2):
             actor.observe_first(dm_env.restart(np.int32(0)))
-            functions.append(all_actions(actor))
+            functions = [tuple(all_actions(actor)) for _ in range(3)]
+            firsts.append(functions[0])
+            assert len(set(functions)) == (samples if every == renew_steps else 1)
             end(actor)
-        assert len(source.calls) == 3 * (1 if renew_steps == 0 else 10)
-    assert functions[:3] == functions[3:]
-    assert len({tuple(function) for function in functions}) == 3
+        assert len(source.calls) == 2 * (samples if every == renew_steps else 1)
+    assert firsts[:2] == firsts[2:] and firsts[0] != firsts[1]
+
+
+def test_an_actor_with_the_same_key_renews_to_the_same_samples():
+    config = EVEConfig(hidden=(8,), burn_in_episodes=0, renew_steps=7)
+    actors = [make(config)[0] for _ in range(2)]
+    for actor in actors:
+        actor.observe_first(dm_env.restart(np.int32(0)))
+    assert all_actions(actors[0]) == all_actions(actors[1])
 
 
 def test_a_renewed_sample_is_of_the_newest_posterior():
-    """The first action was taken everywhere meanwhile: nothing of its noise is left. The others
-    keep theirs: what was chosen of them stays, unless it is below zero, the first one's value."""
-    config = EVEConfig(hidden=(8,), burn_in_episodes=0, renew_steps=STATES)
-    actor, source, _ = make(config)
-    for _ in range(3):
+    """All actions were taken everywhere meanwhile: nothing but the mean is left, which is another
+    network's than before."""
+    settings = dict(burn_in_episodes=0, renew_steps=STATES, zero_output=False, omega=1e12)
+    config = EVEConfig(hidden=(8,), **settings)
+    actor, source, network = make(config)
+    for seed in (6, 7, 8):
         source.posterior = posterior_of(config, 5)
         actor.observe_first(dm_env.restart(np.int32(0)))
         before = all_actions(actor)
-        source.posterior = posterior_of(config, 5, visits=3)
-        pairs = zip(before, all_actions(actor), strict=True)
-        changed = {(old, new) for old, new in pairs if old != new}
-        assert changed and all(0 in pair for pair in changed)
+        source.posterior = posterior_of(config, seed, visits=3)
+        expected = greedy_actions(network, source.posterior.mean)
+        assert all_actions(actor) == expected != before
+        assert len(set(expected)) > 1
         end(actor)
     assert len(source.calls) == 6
 

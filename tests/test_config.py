@@ -51,6 +51,11 @@ def test_variants_that_do_not_go_together_are_refused():
         EVEConfig(structure="diagonal", prior="constant", **network)
     with pytest.raises(ConfigError, match="bootstrap_samples: got 2, allowed with predictive"):
         EVEConfig(structure="diagonal", prior="constant", predictive="network", bootstrap_samples=2)
+    for samples in (3, 999):
+        with pytest.raises(ConfigError, match=f"got {samples}, allowed is 1 or an even number"):
+            EVEConfig(bootstrap_samples=samples)
+    for samples in (1, 2, 1000):
+        assert EVEConfig(bootstrap_samples=samples).bootstrap_samples == samples
     for field, value in (("sigma_return", 5.0), ("distributional", False), ("beta", 0.0)):
         with pytest.raises(ConfigError, match=f"{field}: got {value}, allowed with .*'tangent'"):
             EVEConfig(**{field: value})

@@ -57,6 +57,49 @@ def _rotated():
     return Rotated(_raw_deep_sea())
 
 
+class _Growing(dm_env.Environment):
+    """Episodes of seven steps, the right action pays; entries of observations grow with all steps
+    so far, each at a rate of its own: again and again one outgrows its unit.
+
+    `entries` of them are not zero, the first of which is the place in the episode."""
+
+    def __init__(self, entries):
+        self._rates = 1.0 + 0.03 * np.arange(entries)
+        self._place = self._steps = 0
+
+    def _observation(self):
+        x = np.zeros(8, np.float32)
+        x[: len(self._rates)] = self._rates**self._steps
+        x[0] = self._place % 3 + 1
+        return x
+
+    def reset(self):
+        self._place = 0
+        return dm_env.restart(self._observation())
+
+    def step(self, action):
+        reward = float(action == self._place % 2)
+        self._place += 1
+        self._steps += 1
+        if self._place == 7:
+            return dm_env.truncation(reward, self._observation())
+        return dm_env.transition(reward, self._observation())
+
+    def observation_spec(self):
+        return specs.Array((8,), np.float32)
+
+    def action_spec(self):
+        return specs.DiscreteArray(2)
+
+
+def _growing_entries():
+    return _Growing(3)
+
+
+def _growing_vectors():
+    return _Growing(8)
+
+
 class _Watched(dm_env.Environment):
     """Notes what is done in each episode of an environment."""
 
@@ -134,6 +177,26 @@ def test_one_sample_an_episode(changes):
     assert any(len({a for s, a in burn_in if s == state}) > 1 for state in range(3))
 
 
+def test_a_new_sample_is_drawn_at_each_renewal():
+    """Every third step, when all three states have been passed once. Nothing is learnt, and a
+    diagonal Fisher knows only of what is: the posterior is the same all the time. Of eight
+    actions a sample has chosen the same as the one before in one of eight states or so."""
+    watched = _Watched(_Corridor())
+    changes = dict(structure="diagonal", burn_in_episodes=0, min_replay=10**6)
+    engine = _engine(watched, renew_steps=3, **changes)
+    list(engine.episodes_until(2))
+    plans = []
+    for episode in watched.episodes:
+        assert [state for state, _ in episode] == [0, 1, 2] * 10
+        plans += [tuple(a for _, a in episode[t : t + 3]) for t in range(0, 30, 3)]
+    assert len(set(plans)) > 15  # Of 20, and of 512 that there are.
+    once = _Watched(_Corridor())
+    list(_engine(once, renew_steps=0, **changes).episodes_until(2))
+    for i, episode in enumerate(once.episodes):
+        # The first sample of an episode is the same, however often it is renewed.
+        assert [a for _, a in episode] == list(plans[10 * i]) * 10
+
+
 def test_burn_in_is_uniform_and_ends_with_its_episodes():
     watched = _Watched(_deep_sea(10))
     engine = _engine(watched, burn_in_episodes=40, batches_per_step=1, acting="greedy")
@@ -179,10 +242,13 @@ def test_the_same_seed_gives_the_same_run():
 
 @pytest.mark.parametrize("steps", [10, 33, 50])
 @pytest.mark.parametrize(
-    "make", [_deep_sea, _catch, _rotated], ids=["index", "entries", "whole vectors"]
+    "make",
+    [_deep_sea, _catch, _rotated, _growing_entries, _growing_vectors],
+    ids=["index", "entries", "whole vectors", "growing entries", "growing vectors"],
 )
 def test_resume_is_bit_exact(tmp_path: pathlib.Path, make, steps):
-    """2k steps straight equal k steps, a new engine from the checkpoint, and k more."""
+    """2k steps straight equal k steps, a new engine from the checkpoint, and k more. Those that
+    grow outgrow units before it and after."""
     straight = _engine(make())
     for _ in range(2 * steps):
         straight.step()
@@ -192,8 +258,11 @@ def test_resume_is_bit_exact(tmp_path: pathlib.Path, make, steps):
     first.save(tmp_path)
     second = _engine(make(), seed=99)
     second.restore(tmp_path)
+    before = second.memory.evidence.units
     for _ in range(steps):
         second.step()
+    if isinstance(second.environment, _Growing) and steps > 10:
+        assert np.sum((before > 0.0) & (second.memory.evidence.units > 4.0 * before)) >= 1
     assert _fingerprint(second) == _fingerprint(straight)
     assert (second.episodes, second.env_steps, second.n) == (
         straight.episodes,
@@ -284,6 +353,70 @@ def test_the_scale_of_rewards_does_not_matter(make):
     for factor in (0.001, 1000.0):
         np.testing.assert_allclose(curves[factor], curves[1.0], rtol=1e-6)
         assert scales[factor] == pytest.approx(scales[1.0], rel=1e-6)
+
+
+class _InOtherUnits(Wrapper):
+    """Shows another multiple of what an environment shows."""
+
+    def __init__(self, environment, factor):
+        super().__init__(environment)
+        self._factor = np.float32(factor)
+
+    def reset(self):
+        return self._scaled(self._environment.reset())
+
+    def step(self, action):
+        return self._scaled(self._environment.step(action))
+
+    def _scaled(self, timestep):
+        return timestep._replace(observation=self._factor * timestep.observation)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: _raw_deep_sea(5), lambda: Rotated(_raw_deep_sea(5)), _catch, _growing_vectors],
+    ids=["deep_sea", "rotated", "catch", "growing"],
+)
+def test_the_size_of_observations_does_not_matter(make):
+    """The same run, observations times 1 / 128, one or 128: exactly, since these are powers of
+    two, in whose units nothing is rounded otherwise."""
+    runs = {}
+    for factor in (1.0, 2.0**-7, 2.0**7):
+        engine = _engine(_InOtherUnits(make(), factor), seed=1)
+        curve = [episode.total for episode in engine.episodes_until(20)]
+        posterior = engine.posterior()
+        np.testing.assert_array_equal(engine.memory.evidence.units, posterior.units)
+        runs[factor] = curve, posterior._replace(units=posterior.units / np.float32(factor))
+    curve, posterior = runs[1.0]
+    assert len(set(curve[QUICK["burn_in_episodes"] :])) > 1
+    assert int(posterior.version) > 100 and np.any(posterior.units)
+    for factor in (2.0**-7, 2.0**7):
+        other_curve, other = runs[factor]
+        assert other_curve == curve
+        jax.tree_util.tree_map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), other, posterior
+        )
+
+
+def test_without_units_the_size_of_observations_matters():
+    means = []
+    for factor in (1.0, 2.0**-7):
+        environment = _InOtherUnits(_raw_deep_sea(), factor)
+        engine = _engine(environment, adaptive_scale=False)
+        list(engine.episodes_until(12))
+        assert engine.posterior().units == ()
+        means.append(np.asarray(engine.posterior().mean["first"]["w"]))
+    assert not np.allclose(*means, rtol=1e-3)
+
+
+def test_rounds_that_wait_are_learnt_in_the_units_they_were_drawn_in():
+    """As if each had been learnt at once: what waits is learnt before a unit changes."""
+    engines = [_engine(_growing_entries(), renew_steps=0) for _ in range(2)]
+    for _ in range(60):
+        for engine in engines:
+            engine.step()
+        engines[1].state  # noqa: B018
+    assert _fingerprint(engines[0]) == _fingerprint(engines[1])
 
 
 def _own_functions(spec):
@@ -464,6 +597,7 @@ def test_rounds_know_what_replay_knew_when_they_were_drawn():
     rounds = memory.take()
     assert rounds.due == 6
     np.testing.assert_allclose(rounds.scale[:6], scales, rtol=1e-6)
+    np.testing.assert_array_equal(rounds.largest[:6], np.cumsum(range(6)))
     assert rounds.known.scale == pytest.approx(scales[-1])
     # All next states are state 0, in which the first action was taken once, and the second never.
     share = rounds.shares[:6, 0, :, 0]

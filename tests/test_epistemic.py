@@ -105,6 +105,25 @@ def test_samples_have_the_moments_that_values_states(table_specs, name):
         assert values.std[1, 1] < 0.99 * values.std[1, 2]
 
 
+@pytest.mark.parametrize("name", ["default", "diagonal", "input"])
+def test_values_are_those_of_observations_in_the_posteriors_units(dense_specs, name):
+    """As those of what is in units already, for a posterior without any."""
+    config = EVEConfig(**PRESETS.get(name, {"structure": name}), hidden=(5, 4), zero_output=False)
+    network = networks.make_networks(dense_specs, config)
+    learner, evidence = update.make_learner(config, network), Evidence(config, network)
+    observations = np.random.default_rng(0).normal(size=(3, 2, 2)).astype(np.float32)
+    evidence.add(observations[0], 1, 1.0)
+    units = np.array([2.0, 3.0, 8.0, 0.75], np.float32)
+    state = learner.init(jax.random.PRNGKey(0))
+    epistemic, key, found = make_epistemic(config, network), jax.random.PRNGKey(3), []
+    for given, seen in ((units, observations), ((), observations / units.reshape(2, 2))):
+        post = learner.posterior(state, 1, evidence.known().tangent, given)
+        values = epistemic.values(key, post, seen)
+        found.append((values.mean, values.std, epistemic.value_samples(key, post, seen, 5)))
+    for x, y in zip(*found, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
 def test_one_sample_is_one_function_of_the_state():
     """With the network's predictive a sample's values are those of one weight sample."""
     config = EVEConfig(

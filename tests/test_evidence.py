@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from eve_acme import evidence, networks
+from eve_acme import evidence, networks, predictive, tangent
 from eve_acme.config import PRESETS, EVEConfig
 from eve_acme.evidence import Evidence
 from eve_acme.networks import make_networks
+from eve_acme.posterior import Posterior
 from eve_acme.tangent import Arrow, Factor, Landmarks
+from eve_acme.targets import UNBOUNDED
 from eve_acme.types import SparseInput, Transition
 
 
@@ -46,6 +48,14 @@ def test_the_scale_follows_rewards(table, times):
     assert _with_returns(table, times * returns).scale == pytest.approx(abs(times) * plain)
     fixed = EVEConfig(adaptive_scale=False)
     assert _with_returns(table, times * returns, fixed).scale == 1.0
+
+
+def test_the_largest_return_bounds_only_values_in_its_units(table):
+    """A scale that does not follow returns, or another prior, leaves values unbounded."""
+    assert _with_returns(table, []).largest == 0.0
+    assert _with_returns(table, [2.0, -8.0, 0.0, 2.0]).largest == 8.0
+    for changes in ({"adaptive_scale": False}, {"structure": "diagonal", "prior": "constant"}):
+        assert _with_returns(table, [2.0], EVEConfig(**changes)).largest == UNBOUNDED
 
 
 def test_an_index_is_a_one_hot_vector_of_one_entry(table):
@@ -152,6 +162,122 @@ def test_other_structures_do_not_count_inputs(table, config):
     assert found.scale == (2.0 if config.adaptive_scale else 1.0)
 
 
+def test_units_are_those_of_what_was_acted_in(six):
+    """The first size of each entry, and what is more than four times that. To ask for shares
+    changes nothing. `outgrown_by` tells when what was counted before is measured anew: not for an
+    entry that was always zero."""
+    found = Evidence(EVEConfig(), six)
+    np.testing.assert_array_equal(found.units, np.zeros(6))
+    x = np.array([3.0, 0, -0.5, 0, 0, 0], np.float32)
+    assert not found.outgrown_by(x)
+    found.add(x, 0, 0.0)
+    np.testing.assert_array_equal(found.units, [3.0, 0, 0.5, 0, 0, 0])
+    new = np.array([12.0, 7.0, 0, 0, 0, 0], np.float32)
+    assert not found.outgrown_by(new)
+    found.measure(new)
+    np.testing.assert_array_equal(found.units, [3.0, 7.0, 0.5, 0, 0, 0])
+    large = SparseInput(np.array([2, -1], np.int32), np.array([2.5, 99.0], np.float32))
+    assert found.outgrown_by(large)
+    found.shares(large.whole(6)[None, None])
+    np.testing.assert_array_equal(found.units, [3.0, 7.0, 0.5, 0, 0, 0])
+    before = found.known()
+    found.add(large, 1, 0.0)
+    np.testing.assert_array_equal(found.known().units, [3.0, 7.0, 2.5, 0, 0, 0])
+    np.testing.assert_array_equal(before.units, [3.0, 7.0, 0.5, 0, 0, 0])  # A snapshot.
+
+
+def test_without_a_scale_that_adapts_there_are_no_units(six, table):
+    found = Evidence(EVEConfig(adaptive_scale=False), six)
+    found.add(np.full(6, 9.0, np.float32), 0, 0.0)
+    assert not found.outgrown_by(np.full(6, 900.0, np.float32))
+    assert found.units == () and found.known().units == ()
+    assert _with_returns(table, [1.0]).known().units == ()  # An index has none.
+
+
+FOUR = np.eye(6)[:4]
+KINDS = {
+    "one_hot": FOUR,
+    "two_hot": FOUR + np.eye(6)[[5, 4, 5, 4]],
+    "dense": np.random.default_rng(5).normal(size=(4, 6)),
+}
+
+
+@pytest.mark.parametrize(
+    "kind, times",
+    [("one_hot", 5.0), ("two_hot", 5.0), ("two_hot", 300.0), ("dense", 5.0), ("dense", 300.0)],
+)
+def test_an_outgrown_unit_is_as_if_it_had_been_known_from_the_start(kind, times, six):
+    """Four observations, and then one whose first two entries are so many times as large: the
+    shares are those of another that was told of the last one's size before it counted anything.
+    And those of Gaussian-process regression, in the last units. (In units of 300 two one-hot
+    vectors would be almost one, and not be told apart.)"""
+    config = EVEConfig(omega=3.0)
+    observations = KINDS[kind].astype(np.float32)
+    large = observations[0] + observations[1]
+    large[:2] *= times
+    seen = [(observations[i], i % 2) for i in (0, 0, 2, 3, 1, 0)]
+    found, fresh = Evidence(config, six), Evidence(config, six)
+    for x in observations:  # So that all entries have the same first sizes.
+        found.measure(x)
+        fresh.measure(x)
+    fresh.measure(large)
+    for x, action in seen:
+        found.add(x, action, 1.0)
+        fresh.add(x, action, 1.0)
+    assert not np.array_equal(found.units, fresh.units)
+    assert found.outgrown_by(large) and not fresh.outgrown_by(large)
+    for each in (found, fresh):
+        each.add(large, 1, 1.0)
+    np.testing.assert_array_equal(found.units, fresh.units)
+    asked = np.array([*observations, large, 0.5 * large])[None]
+    expected = fresh.shares(asked)
+    np.testing.assert_allclose(found.shares(asked), expected, rtol=1e-4)
+    assert isinstance(found.known().tangent, Landmarks)
+    units = np.where(fresh.units > 0.0, fresh.units, 1.0)
+    told = np.array([*(x for x, _ in seen), large]) / units
+    of_action = np.array([*(action for _, action in seen), 1])
+    for action in range(2):
+        regression = _regression(told[of_action == action], asked[0] / units, config.omega)
+        np.testing.assert_allclose(expected[0, :, action], regression, rtol=1e-4)
+
+
+def _regression(seen, asked, omega):
+    """What is left of a Gaussian process's variance of one, in float64."""
+
+    def unit(x):
+        x = np.concatenate([np.asarray(x, np.float64), np.ones((len(x), 1))], axis=1)
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    def kernel(x, y):
+        return tangent.kernel(unit(x) @ unit(y).T, 2)
+
+    gram = kernel(seen, seen) + np.eye(len(seen)) / omega
+    across = kernel(asked, seen)
+    return 1.0 - np.einsum("ai,ij,aj->a", across, np.linalg.inv(gram), across)
+
+
+@pytest.mark.parametrize("times", [2.0**-7, 2.0**7])
+@pytest.mark.parametrize("kind", KINDS)
+def test_observations_times_a_power_of_two_are_counted_the_same(kind, times, six):
+    """Bit for bit, when a unit is outgrown too; in JAX as on the host."""
+    observations = KINDS[kind].astype(np.float32)
+    order, growth = [0, 1, 1, 2, 3, 0], np.float32([1, 1, 1, 1, 6, 1])
+    found = {}
+    for factor in (1.0, times):
+        evidence_ = Evidence(EVEConfig(omega=3.0), six)
+        scaled = np.float32(factor) * observations
+        for i, times_i in zip(order, growth, strict=True):
+            evidence_.add(times_i * scaled[i], i % 2, 1.0)
+        known = evidence_.known()
+        posterior = Posterior((), (), 1.0, 1, 0, tangent=known.tangent, units=known.units)
+        compiled = jax.jit(
+            lambda post, x: predictive.tangent_shares(EVEConfig(omega=3.0), six, post, x)
+        )(posterior, scaled)
+        found[factor] = known.tangent, evidence_.shares(scaled, 1), compiled
+    jax.tree_util.tree_map(np.testing.assert_array_equal, found[times], found[1.0])
+    np.testing.assert_allclose(found[1.0][1], found[1.0][2], rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["table", "six"])
 def test_what_is_saved_is_restored_exactly(kind, request):
     network = request.getfixturevalue(kind)
@@ -168,7 +294,10 @@ def test_what_is_saved_is_restored_exactly(kind, request):
     more = observation(3)
     for each in (found, other):
         each.add(more, 1, 5.0)
-    assert other.scale == found.scale
+        if not network.indexed:  # Its units are not what was restored any more.
+            assert each.outgrown_by(100.0 * more)
+            each.add(100.0 * more, 0, 5.0)
+    assert (other.scale, other.largest) == (found.scale, found.largest)
     assert isinstance(found.known().tangent, Arrow if network.indexed else Landmarks)
     jax.tree_util.tree_map(np.testing.assert_array_equal, other.known(), found.known())
 

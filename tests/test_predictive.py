@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eve_acme import posterior, predictive
+from eve_acme import posterior, predictive, update
 from eve_acme.config import EVEConfig
 from eve_acme.evidence import Evidence
 from eve_acme.networks import make_networks
@@ -120,7 +120,9 @@ def _counted(specs, transitions, **changes):
         evidence.add(observation, action, 0.0)
     known = jax.tree_util.tree_map(jnp.asarray, evidence.known())
     mean = network.init(jax.random.PRNGKey(0))
-    post = Posterior(mean, (), 1.0, jnp.asarray(6), jnp.asarray(0), tangent=known.tangent)
+    post = Posterior(
+        mean, (), 1.0, jnp.asarray(6), jnp.asarray(0), tangent=known.tangent, units=known.units
+    )
     return config, network, evidence, post
 
 
@@ -133,7 +135,7 @@ def test_counted_inputs_have_the_spread_of_their_shares(kind, request):
     """prior_std sqrt(share): of the compiled shares, of the host's, and of samples."""
     config, network, evidence, post = _counted(request.getfixturevalue(kind), SEEN[kind])
     observations = jnp.arange(4) if network.indexed else jnp.asarray(GRID)
-    x = jax.vmap(network.encode)(observations)
+    x = jax.vmap(lambda observation: network.encode(observation, post.units))(observations)
     shares = predictive.tangent_shares(config, network, post, observations)
     np.testing.assert_allclose(shares, evidence.shares(np.asarray(observations), 1), rtol=1e-4)
     q, std = predictive.values_and_std(config, network, post, x, shares)
@@ -156,6 +158,25 @@ def test_counted_inputs_have_the_spread_of_their_shares(kind, request):
 def test_other_structures_have_no_shares(table_specs):
     config, network, post = _case(table_specs)
     assert predictive.tangent_shares(config, network, post, jnp.arange(3)) == ()
+
+
+@pytest.mark.parametrize("structure", ["tangent", "diagonal", "input"])
+def test_a_sample_reads_observations_in_its_posteriors_units(structure, dense_specs):
+    """As it reads what is in units already, without any."""
+    config, network, _, post = _counted(dense_specs, SEEN["dense_specs"], structure=structure)
+    units = jnp.array([2.0, 0.75, 8.0, 3.0])
+    assert np.all(np.abs(GRID[0].ravel()) < 4.0 * units)
+    if structure != "tangent":
+        learner = update.make_learner(config, network)
+        post = learner.posterior(learner.init(jax.random.PRNGKey(0)), 6)
+    sampler = predictive.make_sampler(config, network)
+    key = jax.random.PRNGKey(3)
+    draw, values = jax.jit(sampler.draw), jax.jit(sampler.values)
+    in_units = values(draw(post._replace(units=units), key), GRID[0])
+    plain = values(draw(post._replace(units=()), key), GRID[0] / units.reshape(2, 2))
+    np.testing.assert_allclose(in_units, plain, rtol=1e-5)
+    other = values(draw(post._replace(units=()), key), GRID[0])
+    assert not np.allclose(in_units, other, rtol=1e-2)
 
 
 @pytest.mark.parametrize("prior", ["unit", "constant"])

@@ -66,6 +66,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path, spec, observe):
     agent = eve_acme.load(tmp_path)
     assert agent.config == config
     jax.tree_util.tree_map(np.testing.assert_array_equal, agent.posterior, posterior)
+    assert np.shape(agent.posterior.units) == ((0,) if engine.network.indexed else (4,))
     first = observe(0)
     values = agent.values(first)
     assert values.mean.shape == (2,) and values.quantiles.shape == (3, 2)
@@ -103,6 +104,16 @@ def test_another_network_and_a_missing_file_are_named(tmp_path):
     )
     with pytest.raises(InputError, match=r"\['w'\]: got shape None, allowed .*\(4, 2\)"):
         eve_acme.load(tmp_path, network=other)
+
+
+def test_units_of_another_width_are_named(tmp_path):
+    spec, observe = CASES[1]
+    config, engine = _trained(spec, observe)
+    posterior = engine.posterior()
+    assert posterior.units.shape == (4,)
+    eve_acme.save(tmp_path, config, posterior._replace(units=np.ones(3)), spec, 2)
+    with pytest.raises(InputError, match=r"\.units: got shape \(3,\), allowed .*\(4,\)"):
+        eve_acme.load(tmp_path)
 
 
 def test_a_run_loads_in_five_lines_with_acme_and_the_environment_blocked(tmp_path):

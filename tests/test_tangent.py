@@ -1,8 +1,6 @@
 """The tangent posterior against Gaussian-process regression in float64, and its two forms against
 each other."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -134,18 +132,20 @@ def test_the_kernel_is_that_of_a_wide_random_network(layers):
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize("height", [1.0, 0.5, 3.0])
+@pytest.mark.parametrize("height", [1.0, 0.5, 3.0, -1.0])
 def test_one_hot_inputs_are_regression(layers, height):
-    """States 0 to 3 seen 3, 1, 20 and 0 times."""
+    """States 0 to 3 seen 3, 1, 20 and 0 times; exactly in the closed form of ones, and up to
+    float32 for other heights."""
     width = 4
     inputs = _one_hots(width, height)
     order = np.random.default_rng(0).permutation([0] * 3 + [1] + [2] * 20)
     factor = _factor(inputs[order], 1, width, layers=layers)
-    assert isinstance(factor.snapshot(), Arrow)
+    form, close = (Arrow, 1e-9) if height == 1.0 else (Landmarks, 1e-4)
+    assert isinstance(factor.snapshot(), form)
     expected = _regression(inputs[order], inputs, layers=layers)
     explicit = _explicit_inverse(inputs[order], inputs, layers=layers)
     np.testing.assert_allclose(expected, explicit, rtol=1e-8)
-    np.testing.assert_allclose(factor.shares(inputs)[:, 0], expected, rtol=1e-9)
+    np.testing.assert_allclose(factor.shares(inputs)[:, 0], expected, rtol=close)
     np.testing.assert_allclose(_jitted(factor, inputs, layers)[:, 0], expected, rtol=1e-4)
 
 
@@ -246,12 +246,12 @@ def test_an_untried_action_keeps_its_variance(form):
 def test_an_arrow_that_becomes_landmarks_keeps_its_shares(new):
     """The new input is counted in a block of its own: the others' sums are what they were."""
     width, order, actions = 8, [0, 1, 1, 3, 3, 3, 7], [0, 0, 1, 0, 1, 1, 0]
-    inputs = _one_hots(width, 2.0)
+    inputs = _one_hots(width)
     factor = _factor(inputs[order], 3, width, actions=actions)
     before = factor.shares(inputs)
     assert isinstance(factor.snapshot(), Arrow)
     x = np.zeros(width, np.float32)
-    x[2] = 1.0
+    x[2] = 1.0 if new == "two_entries" else 0.5
     if new == "two_entries":
         x[4] = 1.0
     factor.add(x, 2)
@@ -276,8 +276,8 @@ def test_samples_have_the_shares_as_variances(form):
     @jax.jit
     @jax.vmap
     def draw(key):
-        normals = tangent.draw(snapshot, key)
-        return jax.vmap(lambda x: tangent.sample(snapshot, normals, x, LAYERS))(given)
+        sample = tangent.draw(snapshot, key)
+        return jax.vmap(lambda x: tangent.values(sample, x, LAYERS))(given)
 
     draws = np.asarray(draw(jax.random.split(jax.random.PRNGKey(0), 20_000)))
     assert draws.shape == (20_000, 6, 2)
@@ -290,26 +290,62 @@ def test_samples_have_the_shares_as_variances(form):
     assert np.abs(np.corrcoef(draws[:, 0, 0], draws[:, 0, 1])[0, 1]) < 0.03  # Blocks do not.
 
 
-def test_the_same_key_goes_on_with_the_same_sample_when_landmarks_are_added():
-    inputs = _dense(40, 12)
-    values, shares = [], []
-    factor = _factor(inputs[:3], 1, 12)
-    for x in (None, *inputs[3:30]):  # Room for 16 landmarks, then for 32.
-        if x is not None:
-            factor.add(x, 0)
-        snapshot = factor.snapshot()
-        normals = tangent.draw(snapshot, jax.random.PRNGKey(5))
-        values.append(tangent.sample(snapshot, normals, inputs[0], LAYERS)[0])
-        shares.append(factor.shares(inputs[0])[0])
-    assert len(snapshot.inputs) == 32
-    spread = np.sqrt(shares[0])
-    assert np.abs(np.diff(values)).max() < 0.3 * spread
-    assert np.abs(values[0]) > 0.01 * spread
+def _changed_units(width):
+    """Ratios of old to new units: exact ones, of a few entries only."""
+    ratios = np.ones(width, np.float32)
+    ratios[[1, 3]] = 0.25, 0.125
+    return ratios
+
+
+@pytest.mark.parametrize("form", ["one_hot", "two_entries", "dense"])
+def test_other_units_make_the_factor_of_other_inputs(form):
+    """That which was told the inputs in the new units, also of what is added to it after. Few
+    inputs: all of them are landmarks."""
+    inputs = {"one_hot": _one_hots(6), "two_entries": _two_hots(3, 3), "dense": _dense(6, 6)}[form]
+    order, actions = np.array([0, 1, 1, 3, 1, 0, 2]), np.array([0, 0, 1, 1, 0, 1, 1])
+    told = _factor(inputs[order], 2, 6, actions=actions)
+    assert isinstance(told.snapshot(), Arrow if form == "one_hot" else Landmarks)
+    before = told.shares(inputs)
+    told.rescale(_changed_units(6))
+    scaled = inputs * _changed_units(6)
+    expected = np.transpose([_regression(scaled[order[actions == a]], scaled) for a in range(2)])
+    assert isinstance(told.snapshot(), Landmarks)
+    np.testing.assert_allclose(told.shares(scaled), expected, rtol=1e-4)
+    assert np.abs(expected - before).max() > 0.01  # The units matter.
+    fresh = _factor(scaled[order], 2, 6, actions=actions)
+    for factor in (told, fresh):
+        factor.add(scaled[4], 1)
+        factor.add(scaled[1], 0)
+    np.testing.assert_allclose(told.shares(scaled), fresh.shares(scaled), rtol=1e-4)
+    np.testing.assert_allclose(_jitted(told, scaled), fresh.shares(scaled), rtol=1e-4)
+
+
+def test_other_units_of_nothing_change_nothing():
+    """One-hot inputs then still have their closed form."""
+    factor = Factor(6, 2, OMEGA, LAYERS)
+    factor.rescale(_changed_units(6))
+    np.testing.assert_allclose(factor.shares(_dense(3, 6)), np.ones((3, 2)))
+    factor.add(_one_hots(6)[1], 0)
+    assert isinstance(factor.snapshot(), Arrow)
+
+
+def test_units_may_change_more_than_once():
+    """Halved thrice, and counted in between: as told at once in the last units."""
+    inputs, half = _dense(5, 4), np.array([0.5, 1.0, 1.0, 1.0], np.float32)
+    told = Factor(4, 1, OMEGA, LAYERS)
+    for i in range(4):
+        for x in inputs[: i + 1] * half**i:
+            told.add(x, 0)
+        if i < 3:
+            told.rescale(half)
+    last = inputs * half**3
+    visits = [0] * 4 + [1] * 3 + [2] * 2 + [3]
+    np.testing.assert_allclose(told.shares(last)[:, 0], _regression(last[visits], last), rtol=1e-4)
 
 
 @pytest.mark.parametrize("form", ["one_hot", "dense"])
 def test_what_is_saved_is_restored_exactly(form):
-    inputs = _one_hots(6, 0.5) if form == "one_hot" else _dense(30, 6)
+    inputs = _one_hots(6) if form == "one_hot" else _dense(30, 6)
     order = np.random.default_rng(0).integers(0, len(inputs), 25)
     factor = _factor(inputs[order], 2, 6, actions=order % 2)
     saved = factor.save()
@@ -352,9 +388,43 @@ def test_more_inputs_than_landmarks(monkeypatch):
             if i % 2 == 0 and i >= 32:  # With all landmarks, only visits of the block count.
                 assert np.all(shares[:, 0] <= last + 1e-6)
                 last = shares[:, 0]
-        snapshot = factor.snapshot()
+        snapshot = jax.tree_util.tree_map(jnp.asarray, factor.snapshot())
         assert snapshot.inputs.shape == (16, 11)
         np.testing.assert_allclose(_jitted(factor, inputs), shares, rtol=1e-3, atol=1e-6)
-        normals = tangent.draw(snapshot, jax.random.PRNGKey(0))
-        sample = functools.partial(tangent.sample, snapshot, normals, layers=LAYERS)
-        assert np.all(np.isfinite(jax.vmap(sample)(inputs)))
+        sample = tangent.draw(snapshot, jax.random.PRNGKey(0))
+        values = jax.vmap(lambda x, sample=sample: tangent.values(sample, x, LAYERS))(inputs)
+        assert np.all(np.isfinite(values))
+
+
+def _beside(x, amount):
+    """An input that is a little away from x, in a direction of its own."""
+    x = x.copy()
+    x[-1] += amount
+    return x
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_what_lies_outside_of_landmarks_is_counted_by_hand(most, monkeypatch):
+    """Two landmarks, and twice an input beside the first that is not told apart. With room for
+    a third landmark its part outside is one direction for all; without, one of several, which
+    inputs beside the second do not share. Expected: regression on coordinates from the Gram matrix
+    in float64, and on that one direction more.
+    """
+    monkeypatch.setattr(tangent, "MOST_LANDMARKS", most)
+    marks = np.array([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]], np.float32)
+    asked = np.array([*marks, *(_beside(x, amount) for x in marks for amount in (0.2, 0.3))])
+    first = asked[2]
+    factor = _factor([*marks, first, first], 1, 3)
+    assert not factor.snapshot().inputs[2:].any()
+    whitener = np.linalg.inv(np.linalg.cholesky(_reference_kernel(marks, marks, LAYERS)))
+    seen = _reference_kernel(asked, marks, LAYERS) @ whitener.T
+    outside = np.maximum(1.0 - np.sum(seen**2, axis=1), 0.0)
+    assert 0.02 < outside[2] < tangent.NEW
+    told = seen[[0, 1, 2, 2]]
+    within = np.einsum("ai,ij,aj->a", seen, np.linalg.inv(np.eye(2) + OMEGA * told.T @ told), seen)
+    counted = 1.0 + 2.0 * OMEGA * outside[2]
+    like_it = np.array([False, False, True, True, False, False])
+    rest = np.where(like_it | (most == 3), counted, 1.0)
+    expected = within + outside / rest
+    np.testing.assert_allclose(factor.shares(asked)[:, 0], expected, rtol=1e-4)
+    np.testing.assert_allclose(_jitted(factor, asked)[:, 0], expected, rtol=1e-4)

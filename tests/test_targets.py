@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eve_acme.embedded.replay import Windows
-from eve_acme.targets import bootstrapped_return
+from eve_acme.targets import UNBOUNDED, bootstrapped_return
 
 # State 0 pays 1 and leads to state 1, which pays 2 and ends or is cut off. Values of theta' there:
 Q_AT_1 = jnp.array([[4.0, 10.0]])
@@ -25,6 +25,40 @@ def test_maxima_of_samples_are_averaged():
 
 def test_a_terminal_step_does_not_bootstrap():
     assert float(bootstrapped_return(2.0, 0.0, Q_AT_1)) == 2.0
+    assert float(bootstrapped_return(2.0, 0.0, Q_AT_1, 0.5)) == 2.0  # The reward has no bound.
+
+
+@pytest.mark.parametrize(
+    "q, most, expected",
+    [
+        ([[4.0, 10.0]], 12.0, 1.0 + 0.9 * 10.0),
+        ([[4.0, 10.0]], 3.0, 1.0 + 0.9 * 3.0),
+        ([[-4.0, -10.0]], 3.0, 1.0 - 0.9 * 3.0),
+        # The mean of the maxima, (10 - 2) / 2 = 4, and not each of them, has a bound.
+        ([[4.0, 10.0], [-2.0, -9.0]], 5.0, 1.0 + 0.9 * 4.0),
+        ([[4.0, 10.0], [-2.0, -9.0]], 3.0, 1.0 + 0.9 * 3.0),
+    ],
+)
+def test_a_bound_of_the_bootstrapped_value_by_hand(q, most, expected):
+    assert float(bootstrapped_return(1.0, 0.9, jnp.array(q), most)) == pytest.approx(expected)
+
+
+def test_without_a_bound_any_value_is_bootstrapped_from():
+    for size in (1e6, -1e6, 1e29):
+        q = jnp.full((1, 2), size)
+        assert float(bootstrapped_return(0.0, 1.0, q)) == np.float32(size)
+        assert float(bootstrapped_return(0.0, 1.0, q, UNBOUNDED)) == np.float32(size)
+
+
+def test_a_bound_ends_what_feeds_on_itself():
+    """A state that leads to itself and pays nothing, with two actions whose samples are the value
+    plus and minus one: v <- gamma (v + 1), which is gamma + ... + gamma^n after n sweeps, and 99 in
+    the end. With a bound of 3 it is gamma times that."""
+    for most, expected in ((UNBOUNDED, 99.0 * (1.0 - 0.99**200)), (3.0, 0.99 * 3.0)):
+        value = jnp.float32(0.0)
+        for _ in range(200):
+            value = bootstrapped_return(0.0, 0.99, value + jnp.array([[1.0, -1.0]]), most)
+        assert float(value) == pytest.approx(expected, rel=1e-4)
 
 
 def _steps(rewards, last_discount):

@@ -1,10 +1,13 @@
 """The learning step: by hand on a two-parameter model, and to a fixed point."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from dm_env import specs
 
 from eve_acme import adam as adam_lib
 from eve_acme import update
@@ -72,6 +75,84 @@ def test_one_minibatch_by_hand(scale):
     np.testing.assert_allclose(
         metrics.target, scale * np.mean(delta + np.array([1.0, 6.0])), rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0, 0.0])
+@pytest.mark.parametrize("largest, best", [(None, 4.0), (0.0, 0.5), (1.0, 1.5), (3.0, 3.5), (9, 4)])
+def test_bootstraps_are_bounded_by_the_largest_return(scale, largest, best):
+    """max(2, 4) at s' = 2, but no more than the largest return, in units of the scale, and
+    prior_std = 0.5 above. A scale that is not known is one."""
+    config = _config(prior_std=0.5)
+    learner = update.make_learner(config, LINEAR)
+    known = Round(1, 1.0, scale=scale)
+    scale = scale or 1.0
+    if largest is not None:
+        known = known._replace(largest=scale * largest)
+    _, metrics = learner.update(learner.init(jax.random.PRNGKey(0)), BATCH, known)
+    expected = (0.5 / scale + 0.9 * best - 1.0 / scale) / 2
+    assert float(metrics.target) == pytest.approx(scale * expected, rel=1e-5)
+
+
+def test_one_sample_is_drawn_for_each_transition_of_each_minibatch(table_specs, table_batches):
+    z = _bootstrap_normals(table_specs, table_batches, bootstrap_samples=1)
+    assert z.shape == (5, 12, 1, 3) and len(np.unique(z)) == z.size
+
+
+@pytest.mark.parametrize("samples", [2, 16])
+def test_of_several_samples_half_mirror_the_others(table_specs, table_batches, samples):
+    """Their mean is zero for each transition and action, and all minibatches have the same; the
+    next round has others."""
+    z = _bootstrap_normals(table_specs, table_batches, bootstrap_samples=samples)
+    assert z.shape == (5, 12, samples, 3)
+    np.testing.assert_array_equal(z[:, :, samples // 2 :], -z[:, :, : samples // 2])
+    np.testing.assert_array_equal(z, np.broadcast_to(z[0], z.shape))
+    assert len(np.unique(np.abs(z))) == 12 * samples // 2 * 3
+    other = _bootstrap_normals(table_specs, table_batches, 1, bootstrap_samples=samples)
+    assert not np.any(np.isin(other, z))
+    if samples == 16:  # 288 normals: the mean square is within four standard errors of 0.083.
+        assert np.mean(z[0] ** 2) == pytest.approx(1.0, abs=0.34)
+
+
+def _bootstrap_normals(specs, make_batches, seed=0, **changes):
+    """Of a round of five minibatches."""
+    config = EVEConfig(**changes)
+    network = make_networks(specs, config)
+    state = update.make_dense_learner(config, network).init(jax.random.PRNGKey(seed))
+    batches = make_batches(np.random.default_rng(0), 5)
+    batches = update.encoded(network, batches, ())
+    _, randomness = update.begin_round(config, network, state, batches, Round(1, 1.0))
+    return np.asarray(randomness.bootstrap)
+
+
+@pytest.mark.parametrize("form", ["vectors", "entries", "rows"])
+@pytest.mark.parametrize("structure", ["tangent", "diagonal"])
+def test_a_round_is_learnt_in_its_units(form, structure, entry_batches, known):
+    """As the same in units already, given without any: of whole vectors, of entries, and of
+    entries by the learner of rows. Powers of two: nothing is rounded otherwise."""
+    config = EVEConfig(structure=structure)
+    vectors = types.SimpleNamespace(
+        actions=specs.DiscreteArray(3), observations=specs.Array((7,), np.float32)
+    )
+    learner = update.make_learner(config, make_networks(vectors, config), sparse=form == "rows")
+    step = jax.jit(learner.update)
+    units = np.float32(2.0) ** np.array([3, 0, -2, 5, 1, -4, 2], np.float32)
+    batches = entry_batches(np.random.default_rng(0), 3, 4)
+
+    def times(x, factors):
+        x = x._replace(value=(np.clip(x.value, -3.9, 3.9) * factors[x.index]).astype(np.float32))
+        return x if form != "vectors" else x.whole(7)
+
+    states = []
+    for factors, given in ((units, units), (np.ones(7), ()), (units, ())):
+        scaled = batches._replace(
+            o_tm1=times(batches.o_tm1, factors), o_t=times(batches.o_t, factors)
+        )
+        about = known(config, batches)._replace(units=given)
+        state, _ = step(learner.init(jax.random.PRNGKey(0)), scaled, about)
+        states.append(jax.tree_util.tree_leaves(state))
+    for x, y in zip(states[0], states[1], strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+    assert any(not np.allclose(x, y) for x, y in zip(states[0], states[2], strict=True))
 
 
 def test_another_scale_leaves_the_values_that_parameters_stand_for(table_specs):
@@ -330,6 +411,9 @@ def test_what_was_counted_at_the_insert_travels_with_the_posterior(table_specs):
     learner = update.make_learner(config, make_networks(table_specs, config))
     state = learner.init(jax.random.PRNGKey(0))
     factor = {"any": jnp.ones(3)}
+    units = np.array([2.0, 3.0])
     assert learner.posterior(state, 1, factor).tangent is factor
+    assert learner.posterior(state, 1, factor).units == ()
+    assert learner.posterior(state, 1, factor, units).units is units
     assert state.fisher.total == () and state.basis == ()
     assert learner.posterior(state, 1).fisher == ()

@@ -26,7 +26,8 @@ class Behaviour(NamedTuple):
     Attributes:
       policy: how to act after burn-in.
       burn_in_episodes: how many first episodes of the run are uniformly random.
-      renew_steps: steps after which the posterior is fetched again within an episode; 0 for never.
+      renew_steps: steps after which the posterior is fetched, and a sample drawn, again within an
+        episode; 0 for never.
     """
 
     policy: Policy
@@ -81,10 +82,12 @@ class EVEActor(core.Actor):
         self._renew()
 
     def _renew(self) -> None:
-        """Fetches the posterior, and goes on with the episode's own sample of it."""
+        """Fetches the posterior, and draws a sample of it."""
         assert self._variable_source is not None
         (posterior,) = self._background.call(self._variable_source.get_variables, [POSTERIOR])
-        self._plan, self._episode_key = self._begin(posterior, self._plan_key, self.episodes)
+        self._plan, self._episode_key = self._begin(
+            posterior, self._plan_key, self.episodes, self._step
+        )
 
     def select_action(self, observation: Any) -> np.ndarray:
         every = self._behaviour.renew_steps

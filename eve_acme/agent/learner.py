@@ -136,6 +136,7 @@ class EVELearner(core.Learner):
             batches=batches,
             shares=self._evidence.shares(rounds.batches.o_t, batch=3),
             scale=np.array([self._evidence.scale], np.float32),
+            largest=np.array([self._evidence.largest], np.float32),
             known=self._evidence.known(),
         )
 

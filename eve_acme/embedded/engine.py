@@ -119,6 +119,8 @@ class Engine:
         action = self._act(observation)
         after = self.environment.step(action)
         self._check(after, self.env_steps + 1)
+        if self.memory.evidence.outgrown_by(observation):
+            self._learn()  # What waits, in the units that it was drawn in.
         new = self.memory.add(observation, action, after)
         self.env_steps += 1
         self._episode_length += 1
@@ -145,7 +147,7 @@ class Engine:
 
     def _plan_episode(self) -> None:
         self._episode_plan, self._select_key = self._begin(
-            self.posterior(), self._acting_key, self.episodes
+            self.posterior(), self._acting_key, self.episodes, self._episode_length
         )
 
     def _act(self, observation: Any) -> int:

@@ -258,6 +258,7 @@ class Memory:
         self._index = np.zeros((MOST_ROUNDS, *shape), np.int64)
         self._steps = np.zeros(MOST_ROUNDS, np.int32)
         self._scale = np.ones(MOST_ROUNDS, np.float32)
+        self._largest = np.ones(MOST_ROUNDS, np.float32)
         self._shares: list[Any] = []
         self.waiting = 0
 
@@ -270,6 +271,7 @@ class Memory:
     def add(self, observation: Any, action: int, after: dm_env.TimeStep) -> int:
         """Adds one step; gives the number of transitions that are complete with it."""
         replay = self.replay
+        self.evidence.measure(observation)
         new = self._windows.add(
             replay.input(observation),
             action,
@@ -292,6 +294,7 @@ class Memory:
             index[:, 0] = size - 1 - np.arange(len(index)) % max(new, 1)
         self._steps[i] = size
         self._scale[i] = self.evidence.scale
+        self._largest[i] = self.evidence.largest
         self._shares.append(self.evidence.shares(self.replay.next_inputs(index)))
         self.waiting += 1
         return self.waiting >= self.most
@@ -309,6 +312,7 @@ class Memory:
             due=self.waiting,
             shares=shares[:most],
             scale=self._scale[:most].copy(),
+            largest=self._largest[:most].copy(),
             known=self.evidence.known(),
         )
         self.waiting, self._shares = 0, []
