@@ -136,11 +136,10 @@ class Evidence:
             self._factor.add(x, int(action))
 
     def outgrown_by(self, observation: Any) -> bool:
-        """Whether `measure` would change units in which observations before had entries."""
+        """Whether `measure` would change units: what was drawn before is to be learnt before."""
         if isinstance(self.units, tuple):
             return False
-        new = grown(self.units, vector(self._network, observation))
-        return new is not self.units and bool(((new != self.units) & (self.units > 0.0)).any())
+        return grown(self.units, vector(self._network, observation)) is not self.units
 
     def measure(self, observation: Any) -> None:
         """Makes the units fit an observation; and counts all so far in them."""

@@ -128,7 +128,7 @@ def directions(x: Array) -> Array:
     """Hashes `[..., HASHES]` of inputs `[..., d]`, rounded to a quarter of their units: NumPy's and
     JAX's are the same, since they are of integers."""
     xp: Any = np if isinstance(x, np.ndarray) else jnp
-    rounded = xp.rint(4.0 * x).astype(xp.int32)[..., None, :]
+    rounded = xp.rint(4.0 * xp.clip(x, -1e8, 1e8)).astype(xp.int32)[..., None, :]
     hashed = (rounded * _hash_factors(x.shape[-1])).sum(axis=-1, dtype=xp.int32)
     return hashed.astype(xp.uint32) // np.uint32(2**32 // DIRECTIONS)
 

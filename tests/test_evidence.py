@@ -164,17 +164,18 @@ def test_other_structures_do_not_count_inputs(table, config):
 
 def test_units_are_those_of_what_was_acted_in(six):
     """The first size of each entry, and what is more than four times that. To ask for shares
-    changes nothing. `outgrown_by` tells when what was counted before is measured anew: not for an
-    entry that was always zero."""
+    changes nothing. `outgrown_by` tells when units would change, those of new entries too."""
     found = Evidence(EVEConfig(), six)
     np.testing.assert_array_equal(found.units, np.zeros(6))
     x = np.array([3.0, 0, -0.5, 0, 0, 0], np.float32)
-    assert not found.outgrown_by(x)
+    assert found.outgrown_by(x)
     found.add(x, 0, 0.0)
+    assert not found.outgrown_by(np.array([12.0, 0, 2.0, 0, 0, 0], np.float32))
     np.testing.assert_array_equal(found.units, [3.0, 0, 0.5, 0, 0, 0])
     new = np.array([12.0, 7.0, 0, 0, 0, 0], np.float32)
-    assert not found.outgrown_by(new)
+    assert found.outgrown_by(new)
     found.measure(new)
+    assert not found.outgrown_by(new)
     np.testing.assert_array_equal(found.units, [3.0, 7.0, 0.5, 0, 0, 0])
     large = SparseInput(np.array([2, -1], np.int32), np.array([2.5, 99.0], np.float32))
     assert found.outgrown_by(large)

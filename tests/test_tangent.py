@@ -428,3 +428,37 @@ def test_what_lies_outside_of_landmarks_is_counted_by_hand(most, monkeypatch):
     expected = within + outside / rest
     np.testing.assert_allclose(factor.shares(asked)[:, 0], expected, rtol=1e-4)
     np.testing.assert_allclose(_jitted(factor, asked)[:, 0], expected, rtol=1e-4)
+
+
+def test_hashes_are_of_quarters_and_the_same_in_jax():
+    """Halves of a quarter, at which rounding could differ, among them."""
+    x = np.random.default_rng(0).integers(-32, 33, (500, 6)).astype(np.float32) / 8.0
+    hashes = tangent.directions(x)
+    assert hashes.shape == (500, tangent.HASHES) and hashes.max() < tangent.DIRECTIONS
+    np.testing.assert_array_equal(jax.jit(tangent.directions)(x), hashes)
+    np.testing.assert_array_equal(tangent.directions(np.rint(4.0 * x) / 4.0), hashes)
+    other = x.copy()
+    other[:, 2] += 0.5 * (1.0 + np.arange(500) % 7)
+    # By chance one of 4,096 is the same: of 1,500, none or one or two.
+    assert np.sum(tangent.directions(other) == hashes) < 8
+
+
+def test_of_several_hashes_the_one_that_knows_least_is_right(monkeypatch):
+    """With two directions to a hash most inputs share some with others, and few share all: what
+    was not counted is as unknown as before if one of its hashes is its own."""
+    monkeypatch.setattr(tangent, "MOST_LANDMARKS", 2)
+    monkeypatch.setattr(tangent, "DIRECTIONS", 2)
+    marks = np.array([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]], np.float32)
+    asked = marks[np.arange(40) % 2] + np.random.default_rng(0).normal(0.0, 0.3, (40, 3))
+    asked = asked.astype(np.float32)
+    factor = _factor(marks, 1, 3)
+    rest = factor.snapshot().rest[0].copy()
+    factor.add(asked[0], 0)
+    hashes = tangent.directions(asked)
+    counted = factor.snapshot().rest[0] - rest
+    whole = counted[0, hashes[0, 0]]
+    assert whole > 0.0 and np.sum(counted > 0.0) == tangent.HASHES
+    all_shared = (hashes == hashes[0]).all(axis=1)
+    assert 1 < all_shared.sum() < 20 < (hashes == hashes[0]).any(axis=1).sum()
+    found = tangent._rest_of(factor.snapshot().rest, asked)[0]
+    np.testing.assert_array_equal(found, np.where(all_shared, 1.0 + whole, 1.0))

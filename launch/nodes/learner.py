@@ -275,6 +275,8 @@ class Learner(Node):
             after = dm_env.TimeStep(
                 kind, episode["rewards"][t], episode["discounts"][t], observation(t + 1)
             )
+            if memory.waiting and memory.evidence.outgrown_by(observation(t)):
+                yield memory.take()  # In the units that it was drawn in.
             new = memory.add(observation(t), episode["actions"][t], after)
             due = rounds_due(config, memory.replay.size)
             while self._drawn < due:
