@@ -271,7 +271,9 @@ class Factor:
         if self._landmarks is not None:
             return self._inputs, self._visits
         seen = np.flatnonzero(self._counts.sum(axis=1))
-        return np.eye(self._width, dtype=np.float32)[seen], self._counts[seen]
+        inputs = np.zeros((len(seen), self._width), np.float32)
+        inputs[np.arange(len(seen)), seen] = 1.0
+        return inputs, self._counts[seen]
 
     def _add_to_arrow(self, block: int, i: int) -> None:
         own, shared = self._parts

@@ -37,9 +37,11 @@ def _terminate(number: int, frame: Any) -> None:
 
 
 def _command(argv: list[str]) -> int:
-    before: Any = None
+    before = {}
     if threading.current_thread() is threading.main_thread():
-        before = signal.signal(signal.SIGTERM, _terminate)
+        # SIGINT too: a shell starts what is in the background with it ignored.
+        handlers = {signal.SIGTERM: _terminate, signal.SIGINT: signal.default_int_handler}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         words, rest = _split(argv)
         parser = _parser()
@@ -56,8 +58,8 @@ def _command(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _parser() -> Any:

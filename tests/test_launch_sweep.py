@@ -18,7 +18,11 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
     words = ["sweep", "deep_sea:size=4", "--seeds", "0-1", "--jobs", "1", "--out", str(tmp_path)]
     rest = ["--", "--episodes", "400", *QUICK]
     process = subprocess.Popen(
-        [sys.executable, "-m", "eve_acme.launch", *words, *rest], cwd=ROOT, start_new_session=True
+        [sys.executable, "-m", "eve_acme.launch", *words, *rest],
+        cwd=ROOT,
+        start_new_session=True,
+        # As a shell starts what is in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     first = tmp_path / "deep_sea-size4-seed0"
     deadline = time.monotonic() + 120

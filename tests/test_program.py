@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import pickle
 import shutil
 import signal
 import socket
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import time
 
-import jax
 import numpy as np
 import pytest
 from programs import (
@@ -165,7 +163,6 @@ def test_a_node_that_cannot_live_ends_the_run(tmp_path):
 SPOILT = """
 import os
 import dm_env
-import jax
 import numpy as np
 from dm_env import specs
 
@@ -210,10 +207,7 @@ def test_a_loss_that_diverges_ends_the_run_at_once(tmp_path, monkeypatch, kind):
     assert f"the last good checkpoint is {out}/state/learner/{max(good)}" in line
     assert "Traceback" not in text and "started again" not in text and "died" not in text
     after = {path.name: path.read_bytes() for path in (out / "state" / "learner").iterdir()}
-    assert set(after) == set(good)
-    for name in good:  # A slow run may have written it again, with what was read since.
-        states = [pickle.loads(each[name])["learning"]["state"] for each in (after, good)]
-        jax.tree_util.tree_map(np.testing.assert_array_equal, *states)
+    assert after == good
     with np.load(out / "diverged.npz") as batch:
         assert batch["r_t"].max() == np.float32(1e30)
     assert json.loads((out / "summary.json").read_text())["finished"] is False

@@ -120,8 +120,11 @@ class Learner(Node):
 
         self._directory.mkdir(parents=True, exist_ok=True)
         saved = self._learner.save()
-        data = pickle.dumps(saved, protocol=5)
-        write_atomically(self._directory / f"{saved['learning']['rounds']:012d}.pkl", data)
+        path = self._directory / f"{saved['learning']['rounds']:012d}.pkl"
+        if (
+            not path.exists()
+        ):  # What was read and not yet learnt from is read again after a restart.
+            write_atomically(path, pickle.dumps(saved, protocol=5))
         for old in checkpoints(self._directory)[:-KEPT]:
             old.unlink()
         posterior = self._learner.get_variables([POSTERIOR])[0]
