@@ -2,22 +2,22 @@
 
 Where to begin:
 
-    from eve_acme import EVEConfig, make_networks     # the agent's mathematics
-    from eve_acme.embedded import Engine              # one process, any dm_env environment
-    from eve_acme import EVEBuilder                   # the agent for Acme programs
-    from eve_acme import load                         # a trained agent, and how sure it is
+    from eve_acme import EVEConfig, make_networks  # the agent's mathematics
+    from eve_acme.embedded import Engine  # one process, any dm_env environment
+    from eve_acme import EVEBuilder  # the agent for Acme programs
+    from eve_acme import load  # a trained agent, and how sure it is
 """
 
 from typing import Any
 
-from eve_acme.checks import Diverged, InputError
 from eve_acme.config import PRESETS, ConfigError, EVEConfig
-from eve_acme.epistemic import make_epistemic
-from eve_acme.networks import Network, from_functions, from_transformed, make_networks
-from eve_acme.posterior import Posterior
+from eve_acme.core.epistemic import make_epistemic
+from eve_acme.core.networks import Network, from_functions, from_transformed, make_networks
+from eve_acme.core.posterior import Posterior
+from eve_acme.core.update import make_learner
+from eve_acme.errors import Diverged, InputError
 from eve_acme.saved import Agent, load, save
 from eve_acme.types import Transition
-from eve_acme.update import make_learner
 
 __all__ = [
     "PRESETS",

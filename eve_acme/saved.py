@@ -19,13 +19,15 @@ import jax
 import numpy as np
 from dm_env import specs
 
-from eve_acme import checks, tangent
-from eve_acme.acting import Policy, make_policy
 from eve_acme.config import EVEConfig, from_dict
-from eve_acme.epistemic import LEVELS, SAMPLES, Values, make_epistemic
-from eve_acme.networks import Network, make_networks, with_example
-from eve_acme.posterior import Posterior
-from eve_acme.update import make_dense_learner
+from eve_acme.core import tangent
+from eve_acme.core.acting import Policy, make_policy
+from eve_acme.core.epistemic import LEVELS, SAMPLES, Values, make_epistemic
+from eve_acme.core.networks import Network, make_networks, with_example
+from eve_acme.core.posterior import Posterior
+from eve_acme.core.update import make_dense_learner
+from eve_acme.environments import checks
+from eve_acme.errors import InputError
 
 FILE = "agent.npz"
 
@@ -60,7 +62,7 @@ class Agent:
         """
         shape = checks.batch_shape(self.observation_spec, observation)
         if shape:
-            raise checks.InputError(f"observation: got a batch of {shape}, allowed is one")
+            raise InputError(f"observation: got a batch of {shape}, allowed is one")
         policy = self._greedy if key is None else self._thompson
         key = jax.random.PRNGKey(0) if key is None else key
         return int(policy.select(policy.plan(self.posterior, key), observation, key))
@@ -186,7 +188,7 @@ def _tangent(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray])
 def _check_shape(name: str, arrays: dict[str, np.ndarray], allowed: tuple[int, ...]) -> None:
     given = arrays[name].shape if name in arrays else None
     if given != allowed:
-        raise checks.InputError(
+        raise InputError(
             f"saved posterior{name}: got shape {given}, allowed for this network is {allowed}"
         )
 

@@ -9,7 +9,7 @@ import tempfile
 import numpy as np
 
 import eve_acme
-from eve_acme.epistemic import Values
+from eve_acme.core.epistemic import Values
 
 
 def report(directory: str, observations: np.ndarray) -> Values:

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from eve_acme.launch.main import RUNTIME
+from eve_acme.cli.main import RUNTIME
+from eve_acme.core.update import Round
 from eve_acme.types import SparseInput, Transition
-from eve_acme.update import Round
 
 for name, value in {**RUNTIME, "TF_CPP_MIN_LOG_LEVEL": "3"}.items():
     os.environ.setdefault(name, value)
 
-LONGEST = ("test_program", "test_images", "test_examples", "test_launch_run", "test_node")
+LONGEST = ("test_program", "test_images", "test_examples", "test_run", "test_node")
 """Files that take longest: begun first, so that no worker is left alone with one."""
 
 

@@ -11,11 +11,11 @@ import time
 import numpy as np
 
 import eve_acme
+from eve_acme.cli.main import main
 from eve_acme.config import EVEConfig
-from eve_acme.launch import journal
-from eve_acme.launch.main import main
-from eve_acme.launch.nodes.base import Run
-from eve_acme.launch.plan import Plan
+from eve_acme.distributed import journal
+from eve_acme.distributed.node import Run
+from eve_acme.experiments.plan import Plan
 
 ROOT = pathlib.Path(__file__).parent.parent
 TINY = ["deep_sea:size=5", "--burn-in-episodes", "5", "--min-replay", "16", "--hidden", "8"]
@@ -30,7 +30,7 @@ def make_run(directory, actors=2, episodes=4):
 
 def start(*words):
     return subprocess.Popen(
-        [sys.executable, "-m", "eve_acme.launch", "launch", *words],
+        [sys.executable, "-m", "eve_acme.cli", "launch", *words],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

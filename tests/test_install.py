@@ -71,12 +71,8 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_holds_every_module_and_says_that_it_is_typed(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    modules = {
-        str(path.relative_to(ROOT))
-        for folder in ("", "agent", "embedded", "launch", "launch/nodes", "launch/bench")
-        for path in (ROOT / "eve_acme" / folder).glob("*.py")
-    }
-    assert {"eve_acme/launch/main.py", "eve_acme/launch/nodes/learner.py"} <= modules
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "eve_acme").rglob("*.py")}
+    assert {"eve_acme/cli/main.py", "eve_acme/distributed/learner.py"} <= modules
     assert modules | {"eve_acme/py.typed"} <= names
     assert not [name for name in names if name.startswith("tests")]
 

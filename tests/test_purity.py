@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 BLOCKED = ("acme", "reverb", "launchpad", "tensorflow", "sonnet", "tree")
+PURE = ("core", "replay", "environments", "embedded", "types.py", "config.py", "saved.py")
 ROOT = pathlib.Path(__file__).parents[1]
 
 
@@ -31,7 +32,7 @@ def test_everything_but_the_agent_imports_with_acme_blocked():
         for path in sorted((ROOT / "eve_acme").rglob("*.py"))
         if "agent" not in path.parts and "launch" not in path.parts
     ]
-    assert "eve_acme.update" in modules and "eve_acme.embedded.engine" in modules
+    assert "eve_acme.core.update" in modules and "eve_acme.embedded.engine" in modules
     lines = "".join(f"import {name.removesuffix('.__init__')}\n" for name in modules)
     done = _run(_blocking(BLOCKED) + lines + "print('imported')")
     assert done.stdout.strip() == "imported", done.stderr
@@ -60,7 +61,7 @@ def test_the_builder_without_acme_says_what_to_install():
 
 def test_the_engine_of_acme_without_its_packages_is_refused_in_one_line(tmp_path):
     words = ["run", "bandit/0", "--engine", "acme", "--out", str(tmp_path / "out")]
-    code = f"from eve_acme.launch.main import main\nsys.exit(main({words!r}))"
+    code = f"from eve_acme.cli.main import main\nsys.exit(main({words!r}))"
     done = _run(_blocking(["acme", "reverb"]) + code)
     assert done.returncode == 2
     assert "eve: engine: got 'acme', allowed once its packages are there" in done.stderr

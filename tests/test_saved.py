@@ -10,9 +10,10 @@ from dm_env import specs
 from test_purity import BLOCKED, _blocking, _run
 
 import eve_acme
-from eve_acme import EVEConfig, InputError, make_networks, networks
+from eve_acme import EVEConfig, InputError, make_networks
+from eve_acme.cli.main import main
+from eve_acme.core import networks
 from eve_acme.embedded import Engine
-from eve_acme.launch.main import main
 
 
 class _Corridor(dm_env.Environment):

@@ -13,8 +13,8 @@ import numpy as np
 from acme import core, specs
 from acme.adders import Adder
 
-from eve_acme.acting import Policy, compiled
 from eve_acme.agent.background import Background
+from eve_acme.core.acting import Policy, compiled
 
 POSTERIOR = "posterior"
 """The one name that is served: mean and Fisher travel as one value, always of one step."""

@@ -16,7 +16,7 @@ from eve_acme.agent import replay
 from eve_acme.agent.actor import Behaviour, EVEActor
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.agent.learner import EVELearner
-from eve_acme.networks import Network
+from eve_acme.core.networks import Network
 from eve_acme.types import Rounds
 
 

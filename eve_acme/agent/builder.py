@@ -12,12 +12,13 @@ from acme import core, specs
 from acme.adders import Adder
 from acme.utils import counting, loggers
 
-from eve_acme import acting, checks
 from eve_acme.agent import replay, storage
 from eve_acme.agent.actor import Behaviour, EVEActor
 from eve_acme.agent.learner import EVELearner
 from eve_acme.config import EVEConfig
-from eve_acme.networks import Network, with_example
+from eve_acme.core import acting
+from eve_acme.core.networks import Network, with_example
+from eve_acme.environments import checks
 from eve_acme.types import Rounds
 
 

@@ -18,10 +18,10 @@ from eve_acme.agent import storage
 from eve_acme.agent.actor import POSTERIOR
 from eve_acme.agent.background import Background
 from eve_acme.config import EVEConfig
-from eve_acme.evidence import Evidence, Known, with_entries
-from eve_acme.learning import Learning
-from eve_acme.networks import Network
-from eve_acme.posterior import Posterior
+from eve_acme.core.evidence import Evidence, Known, with_entries
+from eve_acme.core.learning import Learning
+from eve_acme.core.networks import Network
+from eve_acme.core.posterior import Posterior
 from eve_acme.types import Rounds
 
 _ANSWER_SECONDS = 0.02

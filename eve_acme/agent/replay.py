@@ -28,9 +28,9 @@ import reverb
 from acme import specs
 from acme.adders.reverb import NStepTransitionAdder
 
-from eve_acme import checks
 from eve_acme.agent.storage import most_steps, stored_spec
 from eve_acme.config import EVEConfig
+from eve_acme.environments import checks
 from eve_acme.types import New, Rounds, Transition
 
 TABLE = "eve_transitions"

@@ -23,8 +23,8 @@ from eve_acme.agent import replay, storage
 from eve_acme.agent.actor import POSTERIOR
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.config import EVEConfig
-from eve_acme.networks import Network, num_parameters
-from eve_acme.posterior import Posterior
+from eve_acme.core.networks import Network, num_parameters
+from eve_acme.core.posterior import Posterior
 from eve_acme.types import Episode
 
 

@@ -18,14 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eve_acme import checks
-from eve_acme.acting import compiled, make_packed_policy
 from eve_acme.config import EVEConfig
-from eve_acme.embedded.replay import Memory
-from eve_acme.learning import Learning
-from eve_acme.networks import Network, num_parameters, with_example
-from eve_acme.packing import PackedTree
-from eve_acme.posterior import Posterior
+from eve_acme.core.acting import compiled, make_packed_policy
+from eve_acme.core.learning import Learning
+from eve_acme.core.networks import Network, num_parameters, with_example
+from eve_acme.core.packing import PackedTree
+from eve_acme.core.posterior import Posterior
+from eve_acme.environments import checks
+from eve_acme.replay.memory import Memory
 from eve_acme.types import Episode
 
 _FILE = "engine.pkl"

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import engine as engine_lib
 
-from eve_acme.launch import hosts
+from eve_acme.distributed import hosts
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 collect_ignore_glob = [] if os.environ.get("EVE_TEST_DOCKER") else ["test_*.py"]

@@ -8,7 +8,7 @@ import time
 import engine as engine_lib
 from programs import check_accounts, status, wait_for
 
-from eve_acme.launch import hosts
+from eve_acme.distributed import hosts
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 FILE = str(ROOT / "docker" / "compose.yaml")

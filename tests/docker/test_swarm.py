@@ -13,7 +13,7 @@ import pytest
 from programs import check_accounts, status, wait_for
 from test_compose import CONNECT, EPISODES, LAUNCH, episodes
 
-from eve_acme.launch import hosts
+from eve_acme.distributed import hosts
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 HOSTS = ("head", "learner", "actor")
@@ -104,7 +104,7 @@ def cluster(engine, *words):
         "PYTHONPATH": str(ROOT),
         "PATH": f"/usr/bin:{os.environ['PATH']}",
     }
-    return dict(args=[sys.executable, "-m", "eve_acme.launch", "cluster", *words], env=environ)
+    return dict(args=[sys.executable, "-m", "eve_acme.cli", "cluster", *words], env=environ)
 
 
 def goes_on(engine, since):

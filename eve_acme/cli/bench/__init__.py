@@ -1,0 +1,138 @@
+"""`eve bench`: how fast, beside what, and where the time goes. One file for each benchmark."""
+
+import argparse
+import pathlib
+import platform
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from eve_acme.cli.bench.worker import CONTENDERS
+from eve_acme.errors import UsageError
+from eve_acme.experiments import plan, tasks
+from eve_acme.experiments.recorder import write_json
+
+EXAMPLES = """examples:
+  eve bench                                 EVE, DQN and Bootstrapped DQN on one core
+  eve bench --all-cores                     the same on all cores
+  eve bench --tasks deep_sea:size=30 --agents eve,dqn --repeats 11
+  eve bench soak --steps 1000000            does memory stay flat?
+  eve bench distributed                     our Launchpad program beside stock Acme's
+  eve bench scaling                         1 to 8 actors, with the rate limiter on and off
+  eve bench hosts                           the program on one, two and three hosts (as root)
+  eve bench profile --tasks deep_sea:size=50 --out DIR
+"""
+
+
+def _embedded(args: argparse.Namespace) -> dict[str, Any]:
+    from eve_acme.cli.bench import embedded
+
+    return embedded.run(args)
+
+
+def _soak(args: argparse.Namespace) -> dict[str, Any]:
+    from eve_acme.cli.bench import soak
+
+    return soak.run(args)
+
+
+def _profile(args: argparse.Namespace) -> dict[str, Any]:
+    from eve_acme.cli.bench import profile
+
+    return profile.run(args)
+
+
+def _distributed(args: argparse.Namespace) -> dict[str, Any]:
+    from eve_acme.cli.bench import distributed
+
+    return distributed.run(args)
+
+
+def _scaling(args: argparse.Namespace) -> dict[str, Any]:
+    from eve_acme.cli.bench import scaling
+
+    return scaling.run(args)
+
+
+def _hosts(args: argparse.Namespace) -> dict[str, Any]:
+    from eve_acme.cli.bench import hosts
+
+    return hosts.run(args)
+
+
+BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "embedded": _embedded,
+    "soak": _soak,
+    "profile": _profile,
+    "distributed": _distributed,
+    "scaling": _scaling,
+    "hosts": _hosts,
+}
+"""Each prints its tables and gives what is written as JSON."""
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "bench",
+        help="measure speed and memory beside bsuite's agents",
+        description="embedded: microseconds for each environment step with all of its learning, "
+        "contenders taking\nturns in processes of their own, and where EVE's time goes. soak: "
+        "resident memory over a long run.\nprofile: Python's and XLA's profile of EVE. "
+        "distributed: our Launchpad program beside\nstock Acme's. scaling: what more actors "
+        "bring and cost. hosts: environment steps a second on several\nhosts, which are network "
+        "namespaces.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("what", nargs="?", choices=list(BENCHMARKS), default="embedded")
+    parser.add_argument("--quick", action="store_true", help="a tiny run: that it works, not what")
+    parser.add_argument("--all-cores", action="store_true", help="do not pin to one core")
+    parser.add_argument(
+        "--tasks", type=_names, metavar="TASK,TASK", help="default: those of the benchmark"
+    )
+    parser.add_argument("--agents", type=_names, metavar="NAME,NAME", help="default: all")
+    parser.add_argument("--repeats", type=int, metavar="N", help="turns of each (default: 9)")
+    parser.add_argument("--steps", type=int, metavar="N", help="of soak (100000), profile (1000)")
+    parser.add_argument("--out", metavar="DIR", help="default: runs/bench-WHAT")
+    parser.set_defaults(command=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command; gives the exit code."""
+    for name in ("repeats", "steps"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name}: got {value}, allowed is a whole number from 1")
+    for task in args.tasks or ():
+        tasks.parse(task)
+    for name in args.agents or ():
+        if name not in CONTENDERS:
+            allowed = ", ".join(CONTENDERS)
+            raise UsageError(f"--agents: got {name!r}, allowed is one of {allowed}")
+    args.directory = plan.new_directory(args.out, f"runs/bench-{args.what}")
+    args.directory.mkdir(parents=True, exist_ok=True)
+    result = BENCHMARKS[args.what](args)
+    path = args.directory / f"{args.what}.json"
+    write_json(path, {"benchmark": args.what, **_machine(args), **result})
+    print(f"  files: {path}", file=sys.stderr)
+    return 0
+
+
+def _machine(args: argparse.Namespace) -> dict[str, Any]:
+    """What the figures were measured on and with."""
+    cpu = platform.processor() or platform.machine()
+    info = pathlib.Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = names[0].partition(":")[2].strip() if names else cpu
+    return dict(
+        settings={k: v for k, v in vars(args).items() if k in ("quick", "all_cores", "steps")},
+        cpu=cpu,
+        versions=plan.versions(),
+    )
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]

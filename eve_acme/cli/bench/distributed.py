@@ -1,0 +1,237 @@
+"""`eve bench distributed`: our Launchpad program beside stock Acme's, and the bounds of both.
+
+All in one run on one machine, taking turns: our program, Acme's own DQN on a program of the same
+shape with the same samples an insert, Reverb's raw sampling rate on the same items, and the rate of
+the embedded engine. A round is 120 samples; with the rate limiter on there is one for each step.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from eve_acme.cli.main import RUNTIME
+
+TASKS = ("catch/0", "deep_sea/10")
+WARM_SECONDS, SECONDS = 60.0, 20.0
+WARM_EPISODES, WARM_STEPS = 60, 200
+"""When ours, and stock Acme's, have compiled what they need."""
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Prints the tables, and gives what is written as JSON."""
+    repeats = 1 if args.quick else (args.repeats or 3)
+    seconds = 3.0 if args.quick else SECONDS
+    return dict(tasks={task: _measure(task, repeats, seconds) for task in args.tasks or TASKS})
+
+
+def _measure(task: str, repeats: int, seconds: float) -> dict[str, Any]:
+    contenders: dict[str, Callable[[str, pathlib.Path, float], float]] = {
+        "ours, 2 actors": ours,
+        "ours, 2 actors, --pin": pinned,
+        "stock Acme DQN, 2 actors": stock,
+        "Reverb alone": raw_reverb,
+        "embedded engine": embedded,
+    }
+    if len(os.sched_getaffinity(0)) < 2:
+        del contenders["ours, 2 actors, --pin"]
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(repeats):
+        for name, measure in contenders.items():
+            print(f"{task}, turn {turn + 1}/{repeats}: {name}", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(prefix="eve-bench-") as folder:
+                rates[name].append(measure(task, pathlib.Path(folder), seconds))
+    medians = {name: max(statistics.median(values), 1e-9) for name, values in rates.items()}
+    print(f"{task:<28}{'rounds/s':>10}{'samples/s':>12}   all turns")
+    for name, values in rates.items():
+        turns = " ".join(f"{value:.0f}" for value in values)
+        print(f"{name:<28}{medians[name]:>10.0f}{120 * medians[name]:>12.0f}   {turns}")
+    medians["the smaller of the last two"] = min(list(medians.values())[-2:])
+    ours_, others = ([n for n in medians if n.startswith("ours") is mine] for mine in (True, False))
+    ratios = {f"{a} / {b}": medians[a] / medians[b] for a in ours_ for b in others}
+    for name, ratio in ratios.items():
+        print(f"{name}: {ratio:.2f}")
+    return dict(rounds_per_second=rates, ratios=ratios)
+
+
+def pinned(task: str, folder: pathlib.Path, seconds: float) -> float:
+    """`ours` with a core for learning, and all else on the others."""
+    return ours(task, folder, seconds, "--pin")
+
+
+def ours(task: str, folder: pathlib.Path, seconds: float, *more: str) -> float:
+    """Rounds a second of `eve launch`, once it explores."""
+    words = ["launch", task, "--episodes", "100000", "--quiet", "--out", str(folder / "run"), *more]
+    words += ["--replay-megabytes", "1000000", "--burn-in-episodes", "20"]
+    process = start(["-m", "eve_acme.cli", *words])
+    try:
+        return _rate(lambda: _status(folder / "run"), seconds)
+    finally:
+        process.send_signal(signal.SIGINT)
+        end(process)
+
+
+def stock(task: str, folder: pathlib.Path, seconds: float) -> float:
+    """Steps a second of Acme's DQN, all actors together: as many rounds, by its rate limiter."""
+    # A child of Acme's program imports Acme before anything of ours can repair JAX for it.
+    (folder / "sitecustomize.py").write_text("from eve_acme.agent import compat\ncompat.repair()\n")
+    limit = WARM_SECONDS * 3 + seconds + 60.0
+    words = ["-m", "eve_acme.cli.bench.stock", task, "2", str(limit), str(folder)]
+    process = start(words, PYTHONPATH=f"{folder}:{_root()}")
+    try:
+        return _rate(lambda: _steps(folder), seconds)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        end(process)
+
+
+def raw_reverb(task: str, folder: pathlib.Path, seconds: float) -> float:
+    """Rounds a second that a reader gets from a Reverb server in another process."""
+    del folder
+    return child("distributed", "_raw_reverb", task, seconds)
+
+
+def embedded(task: str, folder: pathlib.Path, seconds: float) -> float:
+    """Rounds a second of the embedded engine."""
+    del folder
+    return child("distributed", "_embedded", task, seconds)
+
+
+def child(module: str, name: str, *args: float | str) -> float:
+    """What a function gives in a process of its own."""
+    code = f"from eve_acme.cli.bench import {module} as m; print(m.{name}{(*args,)})"
+    process = start(["-c", code], stdout=subprocess.PIPE)
+    out, _ = process.communicate(timeout=300)
+    return float(out.decode().split()[-1])
+
+
+def _embedded(task_name: str, seconds: float) -> float:
+    from eve_acme.config import EVEConfig
+    from eve_acme.core.networks import make_networks
+    from eve_acme.embedded import Engine
+    from eve_acme.experiments import engines, tasks
+
+    task = tasks.parse(task_name)
+    environment = tasks.compact(task, tasks.load(task, 0))
+    config = EVEConfig(burn_in_episodes=20)
+    engine = Engine(environment, make_networks(engines.specs(environment), config), config, 0)
+    for _ in engine.episodes_until(40):
+        pass
+    steps, start = engine.env_steps, time.monotonic()
+    while time.monotonic() - start < seconds:
+        engine.step()
+    engine.close()
+    return (engine.env_steps - steps) / (time.monotonic() - start)
+
+
+def _raw_reverb(task_name: str, seconds: float) -> float:
+    """A server in a process of its own, filled through our adder, and a reader in this one."""
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    server = context.Process(target=_serve, args=(task_name, there), daemon=True)
+    server.start()
+    try:
+        import reverb
+
+        from eve_acme.agent import replay
+        from eve_acme.config import EVEConfig
+
+        port = here.recv()
+        client = reverb.Client(f"localhost:{port}")
+        rounds = replay.make_dataset_iterator(EVEConfig(), client)
+        for _ in range(50):
+            next(rounds)
+        count, start = 0, time.monotonic()
+        while time.monotonic() - start < seconds:
+            next(rounds)
+            count += 1
+        return count / (time.monotonic() - start)
+    finally:
+        server.kill()
+
+
+def _serve(task_name: str, pipe: Any) -> None:
+    import reverb
+    from acme import specs, wrappers
+
+    from eve_acme.agent.builder import EVEBuilder
+    from eve_acme.config import EVEConfig
+    from eve_acme.experiments import tasks
+
+    task = tasks.parse(task_name)
+    environment = wrappers.SinglePrecisionWrapper(tasks.compact(task, tasks.load(task, 0)))
+    spec = specs.make_environment_spec(environment)
+    builder = EVEBuilder(EVEConfig(), limited=False)
+    server = reverb.Server(builder.make_replay_tables(spec))
+    adder = builder.make_adder(reverb.Client(f"localhost:{server.port}"), spec)
+    for _ in range(200):
+        timestep = environment.reset()
+        adder.add_first(timestep)
+        while not timestep.last():
+            timestep = environment.step(1)
+            adder.add(1, timestep)
+    pipe.send(server.port)
+    server.wait()
+
+
+def start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: str) -> Any:
+    """Starts Python with these words, in a session of its own."""
+    env = {**os.environ, **RUNTIME, "PYTHONPATH": _root(), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.Popen(
+        [sys.executable, *words],
+        env={**env, **environment},
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def end(process: Any) -> None:
+    """Waits for a process that was told to end, and kills it if it does not."""
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _rate(read: Callable[[], tuple[int, float] | None], seconds: float) -> float:
+    """The rate at which a count grows, from when there is one; 0 if there is none in time."""
+    deadline = time.monotonic() + WARM_SECONDS * 3
+    first = None
+    while time.monotonic() < deadline:
+        now = read()
+        first = first or now
+        if first and now and now[1] - first[1] >= seconds:
+            return (now[0] - first[0]) / (now[1] - first[1])
+        time.sleep(0.1)
+    return 0.0
+
+
+def _status(directory: pathlib.Path) -> tuple[int, float] | None:
+    """Rounds, and when there were so many."""
+    try:
+        status = json.loads((directory / "status.json").read_text())
+    except (OSError, ValueError):
+        return None
+    warm = status["episodes"] >= WARM_EPISODES and status["rounds"] is not None
+    return (status["rounds"], status["time"]) if warm else None
+
+
+def _steps(directory: pathlib.Path) -> tuple[int, float] | None:
+    total = sum(int(path.read_text() or 0) for path in directory.glob("steps-*"))
+    return (total, time.time()) if total >= WARM_STEPS else None
+
+
+def _root() -> str:
+    return str(pathlib.Path(__file__).resolve().parents[3])

@@ -1,0 +1,99 @@
+"""`eve bench hosts`: environment steps a second with actors on one, two and three hosts.
+
+Hosts are network namespaces of this machine, so they share its cores, and the number of actors is
+held: what is measured is what it costs that nodes are apart, not what more machines would bring.
+Beside it the same actors as processes of `eve launch`, which also lets its learner go first. With
+learning the learner is the bound; without it (replay never has enough to begin) it only reads
+episodes and serves its posterior.
+"""
+
+import argparse
+import contextlib
+import pathlib
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from eve_acme.cli.bench import distributed, scaling
+from eve_acme.distributed import hosts
+from eve_acme.errors import UsageError
+
+TASK = "deep_sea:size=10"
+ACTORS = 3
+PLACES = ("local", "1 host", "2 hosts", "3 hosts")
+LEARNING = {"learner saturated": [], "no learning": ["--min-replay", "1000000000"]}
+SERVERS = ("counter", "replay", "learner", "evaluator")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Prints the table, and gives what is written as JSON."""
+    reason = hosts.why_not()
+    if reason is not None:
+        raise UsageError(f"hosts: got none, allowed is a machine that can make them ({reason})")
+    repeats = 1 if args.quick else (args.repeats or 3)
+    seconds = 3.0 if args.quick else distributed.SECONDS
+    task = (args.tasks or [TASK])[0]
+    rates: dict[str, dict[str, list[float]]] = {
+        kind: {place: [] for place in PLACES} for kind in LEARNING
+    }
+    for turn in range(repeats):
+        for kind, words in LEARNING.items():
+            for place in PLACES:
+                rate = measure([task, *words], place, seconds)
+                rates[kind][place].append(rate)
+                said = f"turn {turn + 1}/{repeats}: {kind}, {place}: {rate:.0f} steps/s"
+                print(said, file=sys.stderr, flush=True)
+    print(f"{task}, {ACTORS} actors: environment steps a second (all turns)")
+    for kind, places in rates.items():
+        for place, values in places.items():
+            turns = " ".join(f"{value:.0f}" for value in values)
+            print(f"{kind:<20}{place:<10}{statistics.median(values):>8.0f}   ({turns})")
+    return dict(task=task, actors=ACTORS, steps_per_second=rates)
+
+
+def measure(words: list[str], place: str, seconds: float) -> float:
+    """Environment steps a second of all actors, once they do not act at random any more."""
+    words = [*words, "--episodes", "1000000", "--burn-in-episodes", "20"]
+    words += ["--replay-megabytes", "100000", "--actors", str(ACTORS)]
+    with tempfile.TemporaryDirectory(prefix="eve-bench-") as folder:
+        out = pathlib.Path(folder) / "run"
+        words += ["--out", str(out)]
+        with _local(words) if place == "local" else _apart(words, int(place[0]), out.parent):
+            first = scaling.until(out, _all_play)
+            time.sleep(seconds)
+            last = scaling.until(out, lambda now: now["time"] >= first["time"] + seconds)
+    return (last["env_steps"] - first["env_steps"]) / (last["time"] - first["time"])
+
+
+def _all_play(now: dict[str, Any]) -> bool:
+    return now["episodes"] >= 100 and len(now["episodes_by_actor"]) == ACTORS
+
+
+@contextlib.contextmanager
+def _local(words: list[str]) -> Iterator[None]:
+    process = distributed.start(["-m", "eve_acme.cli", "launch", *words, "--quiet"])
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        distributed.end(process)
+
+
+@contextlib.contextmanager
+def _apart(words: list[str], count: int, folder: pathlib.Path) -> Iterator[None]:
+    """Actors on so many hosts, all else on one beside them."""
+    arenas = [f"arena{i}" for i in range(count)]
+    with hosts.made({"head": list(SERVERS)} | {name: [] for name in arenas}) as made:
+        nodes = hosts.Nodes(made, folder, words)
+        try:
+            for role in (*SERVERS, "coordinator"):
+                nodes.start(role, "head", role)
+            for i in range(ACTORS):
+                nodes.start(f"actor{i}", arenas[i % count], "actor")
+            yield
+        finally:
+            nodes.end()

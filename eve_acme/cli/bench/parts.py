@@ -1,0 +1,151 @@
+"""Where the time of an environment step goes: timers around its parts, and for the inside of the
+learning step the same functions that it is made of, compiled each on its own. Those take more
+together than the whole, in which XLA computes them together, and each has a call's cost."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eve_acme.cli.bench.embedded import spread
+from eve_acme.core import adam as adam_lib
+from eve_acme.core import update
+from eve_acme.core.gradients import gradients
+from eve_acme.embedded import Engine
+
+STEPS = 100
+
+
+def measure(engine: Engine, repeats: int) -> dict[str, dict[str, float]]:
+    """CPU microseconds for each environment step, by part."""
+    pieces = _pieces(engine)
+    timers = _Timers(engine)
+    found: dict[str, list[float]] = {}
+    for _ in range(repeats):
+        turn = timers.turn()
+        inside = {name: _cost(piece) for name, piece in pieces.items()}
+        turn |= {f"update, by itself: {name}": value for name, value in inside.items()}
+        for name, value in turn.items():
+            found.setdefault(name, []).append(value)
+    return {name: spread(values) for name, values in found.items()}
+
+
+class _Timers:
+    """Wraps the parts of an engine; it goes on as before, a little slower."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self._spent: dict[str, float] = {}
+        self._within = 0.0
+        environment: Any = engine.environment
+        environment.step = self._timed("environment", environment.step)
+        environment.reset = self._timed("environment", environment.reset)
+        memory, evidence = engine.memory, engine.memory.evidence
+        evidence.add = self._timed("posterior: count", evidence.add)  # type: ignore[method-assign]
+        evidence.shares = self._timed("posterior: spread", evidence.shares)  # type: ignore[method-assign]
+        memory.add = self._timed("replay", memory.add)  # type: ignore[method-assign]
+        memory.draw = self._timed("replay", memory.draw)  # type: ignore[method-assign]
+        memory.take = self._timed("replay", memory.take)  # type: ignore[method-assign]
+        engine._plan_episode = self._timed("act: plan an episode", engine._plan_episode)  # type: ignore[method-assign]
+        engine._act = self._timed("act: choose", engine._act)  # type: ignore[method-assign]
+        learning = engine._learning
+        learning._learner = learning._learner._replace(
+            learn=self._timed("update", learning._learner.learn)
+        )
+
+    def _timed(self, name: str, function: Callable) -> Callable:
+        """The function; its time counts for `name`, but for that of timed ones that it calls."""
+        self._spent[name] = 0.0
+
+        def timed(*args: Any) -> Any:
+            start, before = time.process_time(), self._within
+            self._within = 0.0
+            out = jax.block_until_ready(function(*args))
+            total = time.process_time() - start
+            self._spent[name] += total - self._within
+            self._within = before + total
+            return out
+
+        return timed
+
+    def turn(self) -> dict[str, float]:
+        """Microseconds a step of each part."""
+        self._spent = dict.fromkeys(self._spent, 0.0)
+        start = time.process_time()
+        for _ in range(STEPS):
+            self._engine.step()
+        jax.block_until_ready(self._engine.state)
+        total = time.process_time() - start
+        parts = {"whole step": total, **self._spent}
+        parts["Python around them"] = total - sum(self._spent.values())
+        return {name: seconds / STEPS * 1e6 for name, seconds in parts.items()}
+
+
+def _cost(piece: Callable[[], Any]) -> float:
+    start = time.process_time()
+    for _ in range(STEPS):
+        jax.block_until_ready(piece())
+    return (time.process_time() - start) / STEPS * 1e6
+
+
+def _each(function: Callable, inputs: Any) -> Any:
+    """`function` of each minibatch, in turn."""
+    return update.scan(lambda carry, one: (carry, function(one)), (), inputs)[1]
+
+
+def _pieces(engine: Engine) -> dict[str, Callable[[], Any]]:
+    """The inside of a round, each piece over all its minibatches, as the dense learner has it."""
+    config, network = engine.config, engine.network
+    shape = (config.batches_per_step, config.batch_size)
+    index = np.random.default_rng(0).integers(engine.replay.size, size=shape)
+    batches = engine.replay.read(index)
+    shares = engine.memory.evidence.shares(batches.o_t)
+    batches = update.encoded(network, batches, engine.memory.evidence.units)
+    state = update.make_dense_learner(config, network).init(jax.random.PRNGKey(0))
+    known = update.Round(n=jnp.int32(100), explore=jnp.float32(1.0), shares=shares)
+    _, randomness = update.begin_round(config, network, state, batches, known)
+    gradient = jax.tree_util.tree_map(jnp.ones_like, state.params)
+
+    def rng(state: update.State) -> Any:
+        return update.begin_round(config, network, state, batches, known)[1]
+
+    def bootstrap(state: update.State) -> Any:
+        posterior = update.posterior_of(config, state, known.n)
+
+        def one(inputs: Any) -> Any:
+            batch, normals, shares = inputs
+            return update.bootstrap_values(
+                config, network, state.params, posterior, batch.o_t, normals, known.explore, shares
+            )
+
+        return _each(one, (batches, randomness, shares))
+
+    def backward(state: update.State) -> Any:
+        def one(batch: Any) -> Any:
+            grads = gradients(network, state.params, batch.o_tm1, batch.a_tm1)
+            return grads.weighted(grads.q - batch.r_t)
+
+        return _each(one, batches)
+
+    def adam(state: update.State) -> Any:
+        def one(carry: Any, scale: Any) -> Any:
+            params, moments = carry
+            scaled = jax.tree_util.tree_map(lambda g: scale * g, gradient)
+            return adam_lib.adam_step(config, scaled, moments, params), None
+
+        return update.scan(one, (state.params, state.optimizer), batches.r_t[:, 0])[0]
+
+    named = {
+        "random numbers": rng,
+        "bootstrap (values of next states)": bootstrap,
+        "forward, backward": backward,
+        "Adam": adam,
+    }
+    compiled = {name: jax.jit(piece) for name, piece in named.items()}
+    for piece in compiled.values():
+        jax.block_until_ready(piece(state))
+    return {name: functools.partial(piece, state) for name, piece in compiled.items()}

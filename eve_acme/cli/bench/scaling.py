@@ -1,0 +1,168 @@
+"""`eve bench scaling`: what more actors bring, and what they cost.
+
+Our Launchpad program with 1, 2, 4 and 8 actors, with the rate limiter on (actors wait until what
+they played was learnt: one round for each step) and off (they play on, and replay grows). Beside
+that, two figures that bound a large run: bytes a second through one Courier call after the other,
+and what a learner of many parameters sustains. docs/scaling.md reasons from them.
+"""
+
+import argparse
+import json
+import pathlib
+import signal
+import sys
+import tempfile
+import time
+from typing import Any
+
+from eve_acme.cli.bench import distributed
+from eve_acme.distributed.node import Run
+
+ACTORS = (1, 2, 4, 8)
+WIDTHS = (50, 500, 2000)
+TASK = "deep_sea:size=30"
+NO_LIMIT = 10**9
+MEGABYTES = 64
+FIELDS = ("env_steps", "episodes", "rounds", "posteriors_served", "posterior_bytes", "time")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Prints the table, and gives what is written as JSON."""
+    seconds = 3.0 if args.quick else distributed.SECONDS
+    actors = (1, 2) if args.quick else ACTORS
+    rows = []
+    for limited in (True, False):
+        for number in actors:
+            word = "on" if limited else "off"
+            print(f"{number} actors, rate limiter {word}", file=sys.stderr, flush=True)
+            rows.append(dict(actors=number, limited=limited, **measure(number, limited, seconds)))
+    bandwidth = distributed.child("scaling", "courier_bandwidth", 2 if args.quick else 10)
+    rounds = {
+        width: distributed.child("scaling", "round_seconds", width, 2 if args.quick else 10)
+        for width in (WIDTHS[:1] if args.quick else WIDTHS)
+    }
+    print(f"{TASK}, {seconds:.0f} s each after 150 episodes of warm-up")
+    print(f"{'actors':>6} {'limiter':>8} {'env steps/s':>12} {'rounds/s':>9} {'bytes/episode':>14}")
+    for row in rows:
+        limiter = "on" if row["limited"] else "off"
+        print(
+            f"{row['actors']:>6} {limiter:>8} {row['env_steps_per_second']:>12.0f} "
+            f"{row['rounds_per_second']:>9.0f} {row['posterior_bytes_per_episode']:>14,.0f}"
+        )
+    print(f"one Courier server gives one client {bandwidth / 2**20:.0f} MB/s")
+    for width, value in rounds.items():
+        number = int(parameters(width))
+        print(f"a round of a dense learner with {number:,} parameters takes {value * 1e3:.1f} ms")
+    return dict(
+        task=TASK,
+        rows=rows,
+        courier_bytes_per_second=bandwidth,
+        round_seconds={int(parameters(width)): value for width, value in rounds.items()},
+    )
+
+
+def measure(actors: int, limited: bool, seconds: float) -> dict[str, float]:
+    """Rates of one program, once it explores: after the uniformly random episodes."""
+    with tempfile.TemporaryDirectory(prefix="eve-bench-") as folder:
+        out = pathlib.Path(folder) / "run"
+        words = ["launch", TASK, "--actors", str(actors), "--episodes", "1000000", "--quiet"]
+        words += ["--ahead", str(Run.ahead if limited else NO_LIMIT), "--out", str(out)]
+        words += ["--replay-megabytes", "1000000"]
+        process = distributed.start(["-m", "eve_acme.cli", *words])
+        try:
+            first = until(out, lambda now: now["episodes"] >= 150 and now["rounds"])
+            time.sleep(seconds)
+            last = until(out, lambda now: now["time"] >= first["time"] + seconds)
+        finally:
+            process.send_signal(signal.SIGINT)
+            distributed.end(process)
+    change = {name: last[name] - first[name] for name in FIELDS}
+    return dict(
+        env_steps_per_second=change["env_steps"] / change["time"],
+        rounds_per_second=change["rounds"] / change["time"],
+        posterior_bytes_per_episode=change["posterior_bytes"] / max(change["episodes"], 1),
+    )
+
+
+def courier_bandwidth(calls: int) -> float:
+    """Bytes a second of a large array that one client asks one server for, again and again."""
+    import courier
+    import numpy as np
+
+    array = np.zeros(MEGABYTES * 2**18, np.float32)
+    server = courier.Server("bench")
+    server.Bind("get", lambda: array)
+    server.Start()
+    client = courier.Client(server.address)
+    client.get()
+    start = time.monotonic()
+    for _ in range(calls):
+        client.get()
+    rate = calls * array.nbytes / (time.monotonic() - start)
+    server.Stop()
+    return rate
+
+
+def round_seconds(width: int, rounds: int) -> float:
+    """Seconds for a round of 10 x 12 samples with two dense layers of so many units."""
+    import jax
+    import numpy as np
+
+    from eve_acme.core.learning import Learning
+    from eve_acme.embedded import Memory
+
+    environment, config, network = _dense(width)
+    learning = Learning(config, network, jax.random.PRNGKey(0))
+    spec = environment.observation_spec()
+    memory = Memory(config, network, spec, np.random.default_rng(0))
+    for _ in range(20):
+        timestep = environment.reset()
+        while not timestep.last():
+            observation, timestep = timestep.observation, environment.step(1)
+            memory.add(observation, 1, timestep)
+
+    def learn() -> None:
+        memory.draw(1)
+        learning.learn(memory.take(), explore=True)
+
+    learn()
+    jax.block_until_ready(learning.state)
+    start = time.monotonic()
+    for _ in range(rounds):
+        learn()
+    jax.block_until_ready(learning.state)
+    return (time.monotonic() - start) / rounds
+
+
+def parameters(width: int) -> float:
+    """Of the network of `round_seconds`."""
+    import jax
+
+    _, _, network = _dense(width)
+    shapes = jax.eval_shape(network.init, jax.random.PRNGKey(0))
+    return sum(leaf.size for leaf in jax.tree_util.tree_leaves(shapes))
+
+
+def _dense(width: int) -> tuple[Any, Any, Any]:
+    from eve_acme.config import EVEConfig
+    from eve_acme.core.networks import make_networks
+    from eve_acme.experiments import engines, tasks
+
+    task = tasks.parse("catch/0")
+    environment = tasks.compact(task, tasks.load(task, 0))
+    config = EVEConfig(hidden=(width, width))
+    return environment, config, make_networks(engines.specs(environment), config)
+
+
+def until(out: pathlib.Path, condition: Any) -> dict[str, Any]:
+    """The first status that fulfils a condition; raises after three minutes."""
+    deadline = time.monotonic() + 180.0
+    while time.monotonic() < deadline:
+        try:
+            status = json.loads((out / "status.json").read_text())
+            if condition(status):
+                return status
+        except (OSError, ValueError):
+            pass
+        time.sleep(0.1)
+    raise RuntimeError(f"{out}: the program did not get there in three minutes")

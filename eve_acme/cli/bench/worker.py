@@ -1,0 +1,165 @@
+"""One contender in a process of its own, so that its threads, its core and its memory are its own.
+
+It reads one JSON object a line and answers each with one: `{"steps": N}` takes N environment steps
+with their learning and says what they cost; `{"parts": REPEATS}` says where EVE's time goes.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+from eve_acme.cli.main import RUNTIME
+
+WARM_UP_STEPS = 200
+"""All agents have begun to learn by then: their replays start at 100 or 128 steps."""
+
+CONTENDERS: dict[str, dict[str, str]] = {
+    "eve": dict(agent="eve", preset="default", label="EVE"),
+    "paper": dict(agent="eve", preset="paper", label="EVE, preset paper"),
+    "dqn_equivalent": dict(agent="eve", preset="dqn_equivalent", label="DQN-equivalent"),
+    "dqn": dict(agent="dqn", label="bsuite's DQN"),
+    "boot_dqn": dict(agent="boot_dqn", label="bsuite's Bootstrapped DQN"),
+}
+"""EVE and its presets on the embedded engine, and bsuite's agents as they are shipped."""
+
+
+class Worker:
+    """The parent's handle of a contender's process."""
+
+    def __init__(self, name: str, task: str, cores: list[int]):
+        request = json.dumps(dict(name=name, task=task, cores=cores))
+        environment = dict(os.environ)
+        if CONTENDERS[name]["agent"] != "eve":
+            for name in RUNTIME:  # As shipped.
+                environment.pop(name, None)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import main; main()", request],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        try:
+            self.about = self._read()
+        except BaseException:  # Ctrl-C too: nobody else knows the process yet.
+            self.close()
+            raise
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        """The answer to one question."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a contender ended with exit code {self._process.wait()}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """Ends the process, whatever it is at."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def make_engine(name: str, task: str) -> Any:
+    """The contender's engine; EVE without its random episodes, whose acting would cost nothing."""
+    from eve_acme.config import PRESETS, EVEConfig
+    from eve_acme.experiments import engines
+    from eve_acme.experiments.plan import Plan
+
+    contender = CONTENDERS[name]
+    settings = {**PRESETS[contender.get("preset", "default")], "burn_in_episodes": 0}
+    return engines.make(
+        Plan(
+            task=task,
+            agent=contender["agent"],
+            engine="embedded" if contender["agent"] == "eve" else "bsuite",
+            seed=0,
+            label=contender["label"],
+            episodes=1,
+            stop_when_solved=False,
+            config=EVEConfig(**settings),
+        )
+    )
+
+
+def samples_per_step(engine: Any) -> int:
+    """Transitions that are learnt from for each environment step, over all members."""
+    if hasattr(engine, "config"):
+        return engine.config.samples_per_insert
+    agent = engine._agent
+    return agent._batch_size * getattr(agent, "_num_ensemble", 1) // agent._sgd_period
+
+
+def resident_megabytes() -> float:
+    """Resident memory of this process, now."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def peak_megabytes() -> float:
+    """The most resident memory that this process had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def take_steps(engine: Any, steps: int) -> dict[str, float]:
+    """Takes steps; what they cost, with all that was dispatched for them."""
+    import jax
+
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(steps):
+        engine.step()
+    jax.block_until_ready(getattr(engine, "state", ()))
+    return dict(
+        cpu=(time.process_time() - cpu) / steps * 1e6,
+        wall=(time.perf_counter() - wall) / steps * 1e6,
+        resident=resident_megabytes(),
+    )
+
+
+def _answer(engine: Any, question: dict[str, Any]) -> dict[str, Any]:
+    if "parts" in question:
+        from eve_acme.cli.bench import parts
+
+        return parts.measure(engine, question["parts"])
+    if "steps" in question:
+        return take_steps(engine, question["steps"])
+    replay = getattr(engine, "replay", None)
+    return dict(
+        peak=peak_megabytes(),
+        resident=resident_megabytes(),
+        replay=replay.nbytes / 2**20 if replay is not None else 0.0,
+    )
+
+
+def main() -> None:
+    """Serves questions until standard input ends."""
+    request = json.loads(sys.argv[1])
+    os.sched_setaffinity(0, request["cores"])  # Before JAX counts the cores.
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # What libraries print is not an answer.
+    import jax
+    from bsuite import bsuite  # noqa: F401
+
+    jax.block_until_ready(jax.jit(lambda x: x + 1)(0.0))
+    imports = resident_megabytes()
+    engine = make_engine(request["name"], request["task"])
+    take_steps(engine, WARM_UP_STEPS)
+    about = dict(
+        parameters=engine.parameters, samples_per_step=samples_per_step(engine), imports=imports
+    )
+    print(json.dumps(about), file=out)
+    for line in sys.stdin:
+        print(json.dumps(_answer(engine, json.loads(line))), file=out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""`eve chaos`: kills random processes of a running program, and shows what that did to it."""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from eve_acme.cli import launch as launch_lib
+from eve_acme.distributed import journal
+from eve_acme.distributed.node import Run
+from eve_acme.distributed.supervise import (
+    DEATHS_SECONDS,
+    MOST_DEATHS,
+    GaveUp,
+    NodeName,
+    Supervisor,
+    node_names,
+)
+from eve_acme.errors import UsageError
+from eve_acme.experiments import plan as plan_lib
+from eve_acme.experiments.folder import locked
+
+RECOVERY_SECONDS = 90.0
+LOOKS_SECONDS = 2.0
+EPISODES = 1_000_000
+"""More than a run of kills can play: it ends when the kills are done."""
+
+
+class Kill(NamedTuple):
+    """What a kill did.
+
+    Attributes:
+      name: who was killed.
+      seconds: until an episode had ended and a round had been learnt after it, by the killed node
+        if that was its work, and the learner had learnt all that replay had before; None if never.
+      lost: steps that replay had before the kill and never had again.
+    """
+
+    name: NodeName
+    seconds: float | None
+    lost: int
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "chaos",
+        help="kill processes of a running program and see it go on",
+        description="Launches a run, kills a random process of it again and again, and prints what "
+        "was killed, how long it took until work went on, and whether a step was lost.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("task", nargs="?", default="deep_sea:size=6")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="default: 20")
+    parser.add_argument("--actors", type=int, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--seed", type=int, default=0, help="of the run and of the kills")
+    parser.add_argument("--roles", default=None, metavar="ROLE,ROLE", help="default: all")
+    parser.add_argument("--out", metavar="DIR", help="default: runs/chaos")
+    parser.set_defaults(command=chaos)
+
+
+def chaos(args: argparse.Namespace) -> int:
+    """The command: exit code 0 if work always went on and no step was lost or counted twice."""
+    if args.kills < 1:
+        raise UsageError(f"--kills: got {args.kills}, allowed is a whole number from 1")
+    directory = plan_lib.new_directory(args.out, "runs/chaos")
+    words = ["launch", args.task, "--actors", str(args.actors), "--seed", str(args.seed)]
+    words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]
+    run = launch_lib.new(args.parse(words))
+    names = _targets(run, args.roles)
+    try:
+        kills = _run(run, names, args.kills, random.Random(args.seed))
+    except GaveUp as error:
+        print(f"eve: {error}", file=sys.stderr)
+        return 1
+    print(f"{'killed':<16}{'work went on after':>20}{'steps lost':>12}")
+    for kill in kills:
+        after = "never" if kill.seconds is None else f"{kill.seconds:.1f} s"
+        print(f"{kill.name!s:<16}{after:>20}{kill.lost:>12}")
+    exact = _accounts(run)
+    good = exact and len(kills) == args.kills
+    good = good and all(kill.seconds is not None and not kill.lost for kill in kills)
+    print("all went on, nothing lost, n exact" if good else "FAILED")
+    print(f"files: {run.directory}/")
+    return 0 if good else 1
+
+
+def _targets(run: Run, roles: str | None) -> list[NodeName]:
+    names = node_names(run)
+    if roles is None:
+        return names
+    chosen = [name for name in names if name.role in roles.split(",")]
+    if not chosen:
+        allowed = ", ".join(dict.fromkeys(name.role for name in names))
+        raise UsageError(f"--roles: got {roles!r}, allowed is some of {allowed}")
+    return chosen
+
+
+def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> list[Kill]:
+    run.directory.mkdir(parents=True, exist_ok=True)
+    with locked(run.directory):
+        launch_lib.write_config(run)
+        with Supervisor(run, launch_lib.free_addresses(None)) as supervisor:
+            kills: list[Kill] = []
+            deadline = time.monotonic() + RECOVERY_SECONDS
+            start = _wait(run, supervisor, deadline, lambda status: bool(status["rounds"]))
+            killed_at: dict[NodeName, list[float]] = {name: [] for name in names}
+            while start is not None and len(kills) < count:
+                allowed = [name for name in names if _may_die(killed_at[name])]
+                if not allowed:
+                    supervisor.look()
+                    time.sleep(0.5)
+                    continue
+                name = rng.choice(allowed)
+                killed_at[name].append(time.monotonic())
+                kill = _kill(run, supervisor, name)
+                kills.append(kill)
+                after = "never" if kill.seconds is None else f"after {kill.seconds:.1f} s"
+                line = f"{len(kills)}/{count} {name} killed; work went on {after}"
+                print(line, file=sys.stderr, flush=True)
+                if kill.seconds is None:
+                    break
+            supervisor.ask_to_end()
+            deadline = time.monotonic() + 20.0
+            while not supervisor.look() and time.monotonic() < deadline:
+                time.sleep(0.1)
+    return kills
+
+
+def _may_die(killed_at: list[float]) -> bool:
+    """Whether one more kill leaves a node below what ends a run, rightly, as hopeless."""
+    since = time.monotonic() - DEATHS_SECONDS - 1.0
+    return sum(at > since for at in killed_at) < MOST_DEATHS - 1
+
+
+def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
+    before = _read(run) or {}
+    at = time.time()
+    os.kill(supervisor.pid(name), signal.SIGKILL)
+    deadline = time.monotonic() + RECOVERY_SECONDS
+    # A status is the sum of several looks, of which the first may have been before the signal.
+    first = _wait(
+        run,
+        supervisor,
+        deadline,
+        lambda s: s["time"] > at + LOOKS_SECONDS and s["replay_size"] is not None,
+    )
+    had = before.get("replay_size") or 0
+
+    def recovered(status: dict[str, Any]) -> bool:
+        assert first is not None
+        return _moved(status, first, name) and status["n"] > max(had, first["replay_size"])
+
+    after = first and _wait(run, supervisor, deadline, recovered)
+    if not after:
+        have = (_read(run) or {}).get("replay_size") or 0
+        return Kill(name, None, max(0, had - have))
+    return Kill(name, time.time() - at, 0)
+
+
+def _wait(
+    run: Run, supervisor: Supervisor, deadline: float, condition: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any] | None:
+    """The first status for which the condition holds; None if there is none in time."""
+    while time.monotonic() < deadline:
+        supervisor.look()
+        status = _read(run)
+        if status is not None and condition(status):
+            return status
+        time.sleep(0.05)
+    return None
+
+
+def _moved(status: dict[str, Any], first: dict[str, Any], name: NodeName) -> bool:
+    """Whether episodes and learning have gone on since `first`, the killed actor's included."""
+    if any(status[k] is None for k in ("rounds", "replay_size", "n")):
+        return False
+    moved = [status[k] > (first[k] or 0) for k in ("episodes", "rounds", "replay_size")]
+    if name.role == "actor":
+        played = [s["episodes_by_actor"].get(str(name.index), 0) for s in (status, first)]
+        moved.append(played[0] > played[1])
+    return all(moved)
+
+
+def _read(run: Run) -> dict[str, Any] | None:
+    try:
+        return json.loads((run.directory / "status.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _accounts(run: Run) -> bool:
+    """Holds the accounts of replay, learner, counter and journal against each other."""
+    summary = json.loads((run.directory / "summary.json").read_text())
+    steps, seen = 0, set()
+    for _, record in journal.read(run.state / "replay.journal"):
+        seen.add((record["actor"], record["index"]))
+        steps += record["summary"]["length"]
+    print(
+        f"journal: {len(seen)} episodes, {steps} steps; replay: {summary['replay_size']} steps; "
+        f"learner: n = {summary['n']}; counter: {summary['env_steps']} steps"
+    )
+    return steps == summary["replay_size"] == summary["n"] - 1 == summary["env_steps"]

@@ -1,0 +1,302 @@
+"""`eve launch`: the agent as a Launchpad program of processes that end, survive and resume."""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import socket
+import sys
+import time
+from collections.abc import Set
+from typing import Any
+
+from eve_acme.cli import options
+from eve_acme.distributed import journal
+from eve_acme.distributed.node import Run, make_network, seed_of
+from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
+from eve_acme.errors import UsageError
+from eve_acme.experiments import checkpoint, tasks
+from eve_acme.experiments import plan as plan_lib
+from eve_acme.experiments.folder import locked
+from eve_acme.experiments.recorder import write_json
+from eve_acme.experiments.view import View
+from eve_acme.types import ReplayFull
+
+EXAMPLES = """examples:
+  eve launch                                  Deep Sea 10x10 with two actors until it is solved
+  eve launch deep_sea:size=20 --actors 4 --out DIR
+  eve launch catch/0 --episodes 500 --launch-type local_mt
+  eve launch --resume DIR
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "launch",
+        help="train with actors, learner and replay as processes of their own",
+        description="Runs the agent as a Launchpad program: replay (Reverb), learner, actors,\n"
+        "evaluator, counter and coordinator. A process that dies is started again. Writes\n"
+        "config.json, summary.json, curve.png, episodes.csv, metrics.csv, evaluation.csv,\n"
+        "tensorboard/, logs/ and state/ (what --resume needs) to DIR.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("task", nargs="?", help="as for 'eve run' (default: deep_sea/0)")
+    parser.add_argument("--actors", type=int, metavar="N", help="how many (default: 2)")
+    parser.add_argument(
+        "--launch-type",
+        choices=("local_mp", "local_mt"),
+        default="local_mp",
+        help="processes that are started again when they die, or threads of this one",
+    )
+    parser.add_argument("--seed", type=int, help="from which all nodes' seeds follow (default: 0)")
+    parser.add_argument("--episodes", type=int, metavar="N", help="of all actors together")
+    parser.add_argument("--steps", type=int, metavar="N", help="end after so many steps")
+    parser.add_argument(
+        "--ahead",
+        type=int,
+        metavar="N",
+        help="episodes that may be played and not learnt yet (default: 2); more keep many actors "
+        "busy, and make them act on older posteriors",
+    )
+    parser.add_argument(
+        "--stop-when-solved", action="store_true", help="end a Deep Sea run at the 20%% threshold"
+    )
+    parser.add_argument("--out", metavar="DIR", help="default: runs/TASK-launch-seedSEED")
+    parser.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="go on with the run of DIR; --episodes, --steps, --actors, --ahead and "
+        "--replay-megabytes may be given anew",
+    )
+    parser.add_argument(
+        "--port", type=int, metavar="N", help="first of the ports to use (default: free ones)"
+    )
+    parser.add_argument(
+        "--pin",
+        action="store_true",
+        help="keep a core for learning, and all else away from it: for few cores and one run",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    options.add_config(parser)
+    parser.set_defaults(command=launch, agent=None, engine=None)
+
+
+def launch(args: argparse.Namespace) -> int:
+    """The command; gives the exit code."""
+    run = _resumed(args) if args.resume else new(args)
+    check_room(run)
+    cores = learner_cores(args)
+    addresses = free_addresses(args.port)
+    try:
+        run.directory.mkdir(parents=True, exist_ok=True)
+        with locked(run.directory):
+            write_config(run)
+            (run.directory / "summary.json").unlink(missing_ok=True)
+            if args.launch_type == "local_mt":
+                from eve_acme.distributed import threads
+
+                code = threads.run(run, args.quiet)
+            else:
+                code = supervised(run, addresses, args.quiet, cores)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UsageError(
+            f"--out: got {str(run.directory)!r}, allowed is a folder that can be written ({error})"
+        ) from None
+    return show(run) or code
+
+
+def learner_cores(args: argparse.Namespace) -> set[int]:
+    """The cores that are kept for learning, if any."""
+    cores = sorted(os.sched_getaffinity(0))
+    if not args.pin:
+        return set()
+    if args.launch_type != "local_mp" or len(cores) < 2:
+        raise UsageError(
+            f"--pin: got {len(cores)} core(s) and --launch-type {args.launch_type}, allowed is two "
+            "cores or more and local_mp"
+        )
+    return {cores[0]}
+
+
+def supervised(
+    run: Run, addresses: dict[str, str], quiet: bool, cores: Set[int] = frozenset()
+) -> int:
+    """Runs it as processes until it has ended, only learning on `cores`; gives the exit code."""
+    received: list[int] = []
+
+    def stop(number: int, frame: Any) -> None:
+        del frame
+        received.append(number)
+        if len(received) > 2:
+            raise KeyboardInterrupt
+
+    handlers = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    asked = 0
+    try:
+        with View(run.directory, run.plan.config.samples_per_insert, quiet) as view:
+            view.say(f"starting {len(node_names(run))} processes; logs: {run.directory}/logs")
+            with Supervisor(run, addresses, cores) as supervisor:
+                known = 0
+                while not supervisor.look():
+                    view.update()
+                    if view.unread and not received:
+                        received.append(signal.SIGPIPE)
+                    if received and not asked:
+                        asked = received[0]
+                        view.say("stopping: saving first")
+                        supervisor.ask_to_end()
+                    for _, name, code in supervisor.restarts[known:]:
+                        view.say(f"{name} died (code {code}) and was started again")
+                    known = len(supervisor.restarts)
+                    time.sleep(0.1)
+    except GaveUp as error:
+        print(f"eve: {error}", file=sys.stderr)
+        return 1
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return 128 + asked if asked else 0
+
+
+def free_addresses(first_port: int | None, host: str = "localhost") -> dict[str, str]:
+    """An address for each that the program needs: free ports, or those from `first_port` on."""
+    from eve_acme.distributed.program import ADDRESSES
+
+    names = list(ADDRESSES.values())
+    sockets, addresses = [], {}
+    try:
+        for i, name in enumerate(names):
+            port = 0 if first_port is None else first_port + i
+            if not 0 <= port < 2**16 or (first_port is not None and first_port < 1024):
+                raise UsageError(
+                    f"--port: got {first_port}, allowed is 1024 to {2**16 - len(names)}"
+                )
+            sock = socket.socket()
+            sockets.append(sock)
+            try:
+                sock.bind(("", port))
+            except OSError:
+                raise UsageError(
+                    f"--port: got {first_port}, allowed is one from which {len(names)} ports are "
+                    f"free ({port} is in use)"
+                ) from None
+            addresses[name] = f"{host}:{sock.getsockname()[1]}"
+    finally:
+        for sock in sockets:
+            sock.close()
+    return addresses
+
+
+def new(args: argparse.Namespace) -> Run:
+    """The run that the options of a new one describe."""
+    run = run_of(args, pathlib.Path())
+    name = f"{plan_lib.folder_name(run.plan.task)}-launch-seed{run.plan.seed}"
+    directory = plan_lib.new_directory(args.out, f"runs/{name}").absolute()
+    return dataclasses.replace(run, directory=directory)
+
+
+def run_of(args: argparse.Namespace, directory: pathlib.Path) -> Run:
+    """The same, in a folder that is not looked at."""
+    plan = dataclasses.replace(options.plan_of(args), engine="launchpad")
+    return Run(plan, directory=directory, **_checked(args, actors=2, steps=None, ahead=Run.ahead))
+
+
+def _resumed(args: argparse.Namespace) -> Run:
+    directory = pathlib.Path(args.resume).absolute()
+    plan = options.resumed_plan(args, directory)
+    saved = json.loads((directory / "config.json").read_text())
+    if plan.engine != "launchpad":
+        raise UsageError(
+            f"--resume: got a run of 'eve run', allowed is one of 'eve launch' ({directory})"
+        )
+    shape = dict(actors=saved["actors"], steps=saved["steps"], ahead=saved.get("ahead", Run.ahead))
+    values = _checked(args, **shape)
+    _check_state(directory)
+    return Run(plan, directory=directory, **values)
+
+
+def _check_state(directory: pathlib.Path) -> None:
+    """Raises UsageError if what the nodes saved cannot be read."""
+    state = directory / "state"
+    try:
+        for name in ("counter.journal", "replay.journal"):
+            journal.check(state / name)
+        saved = checkpoint.checkpoints(state / "learner")
+        if saved and checkpoint.newest(state / "learner") is None:
+            raise ValueError(f"none of {len(saved)} checkpoints of the learner is whole")
+    except (journal.JournalCorrupt, ValueError, OSError) as error:
+        raise UsageError(
+            f"--resume: got {str(directory)!r}, whose checkpoint cannot be read ({error}); allowed "
+            "is the DIR of a run that was interrupted or has ended"
+        ) from None
+
+
+def _checked(args: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
+    """The program's shape: what was asked for, or else the defaults."""
+    values = {
+        name: default if getattr(args, name) is None else getattr(args, name)
+        for name, default in defaults.items()
+    }
+    if not 1 <= values["actors"] <= 1000:
+        raise UsageError(
+            f"--actors: got {values['actors']}, allowed is a whole number from 1 to 1000"
+        )
+    for name in ("steps", "ahead"):
+        if values[name] is not None and values[name] < 1:
+            raise UsageError(f"--{name}: got {values[name]}, allowed is a whole number from 1")
+    return values
+
+
+def check_room(run: Run) -> None:
+    """Raises UsageError unless replay can hold the whole run."""
+    from eve_acme.replay.memory import Replay
+
+    task = tasks.parse(run.plan.task)
+    steps = run.plan.episodes * task.settings["size"] if task.is_deep_sea else 0
+    if run.steps is not None:
+        steps = min(steps, run.steps) if steps else run.steps
+    environment = tasks.compact(task, tasks.load(task, seed=0))
+    network = make_network(run, environment)
+    try:
+        Replay(run.plan.config, network, environment.observation_spec()).check(steps)
+    except ReplayFull as error:
+        raise UsageError(str(error)) from None
+
+
+def write_config(run: Run) -> None:
+    """Writes config.json, seeds included."""
+    path = run.directory / "config.json"
+    started = json.loads(path.read_text())["started"] if path.exists() else time.time()
+    seeds = {str(n): seed_of(run.plan.seed, n.role, n.index) for n in node_names(run)}
+    shape = dict(actors=run.actors, steps=run.steps, ahead=run.ahead)
+    extra = dict(**shape, seeds=seeds, started=started)
+    write_json(path, {**run.plan.describe(), **extra})
+
+
+def show(run: Run) -> int:
+    """Says what came of it, and where everything is; gives 1 if it failed, else 0."""
+    from eve_acme.cli.run import show_summary
+
+    path = run.directory / "summary.json"
+    if not path.exists():
+        print(f"no summary; what was learnt is in {run.directory}/state", file=sys.stderr)
+        return 0
+    summary = json.loads(path.read_text())
+    if summary["failed"]:
+        print(f"eve: {summary['failed']}", file=sys.stderr)
+        return 1
+    title = f"{run.plan.label} on {run.plan.task}, seed {run.plan.seed}, {run.actors} actors"
+    show_summary(title, summary)
+    print(
+        f"  files: {run.directory}/ (summary.json, curve.png, episodes.csv, metrics.csv, "
+        "evaluation.csv, tensorboard/, logs/)"
+    )
+    print(f"  go on: eve launch --resume {run.directory} --episodes N")
+    return 0

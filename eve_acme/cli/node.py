@@ -1,0 +1,265 @@
+"""`eve node`: one node of a distributed run, as the one process of a container.
+
+Every container builds the same program from the same options, knows by name where the others
+listen, and runs one node of it. Nothing is handed over but words: no pickled program, no files.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import pathlib
+import shlex
+import signal
+import socket
+import threading
+import time
+import traceback
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from eve_acme.cli import launch as launch_lib
+from eve_acme.distributed import node as base
+from eve_acme.distributed import program
+from eve_acme.distributed.node import Run
+from eve_acme.distributed.program import ADDRESSES, ROLES
+from eve_acme.errors import UsageError
+from eve_acme.experiments import plan as plan_lib
+from eve_acme.experiments.view import View
+
+PORTS = {"counter": 7001, "replay": 7002, "reverb": 7003, "learner": 7004, "evaluator": 7005}
+"""Where what listens listens, unless told otherwise: on a host that is named like its role."""
+ALIVE_SECONDS = 5.0
+MOST_ACTORS = 64
+"""That may join, unless --actors says how many: each costs a thread of each server."""
+
+EXAMPLES = """The run is described by the words of 'eve launch' (after --, or in EVE_LAUNCH), where
+--actors is the most that may join and --out the folder that the node sees; or by --run FILE, a
+config.json to which "addresses" may be added. Options may also come from the environment:
+  EVE_ROLE, EVE_INDEX, EVE_RUN, EVE_ADDRESSES, EVE_LAUNCH, EVE_OUT, EVE_ALIVE
+
+examples:
+  eve node --role counter -- deep_sea:size=10 --actors 16 --out /data
+  eve node --role actor --addresses counter=10.0.0.2:7001,learner=10.0.0.3:7004 --run config.json
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "node",
+        help="one node of a run whose nodes are containers or hosts",
+        description="Runs one node of a distributed run: counter, replay, learner, evaluator,\n"
+        "coordinator, or one of the actors. SIGTERM makes it save and leave (exit code 143); the\n"
+        "run goes on when it is back. When the run ends, every node ends with exit code 0.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--role", metavar="ROLE", help=f"one of {', '.join(ROLES)}")
+    parser.add_argument(
+        "--index", metavar="I", help="of an actor; without it the counter gives it a free one"
+    )
+    parser.add_argument("--run", metavar="FILE", help="JSON that describes the run")
+    parser.add_argument(
+        "--addresses",
+        metavar="NAME=HOST:PORT,...",
+        help=f"where the others listen, of {', '.join(PORTS)} (default: "
+        + ", ".join(f"{k}={v}" for k, v in default_addresses().items())
+        + ")",
+    )
+    parser.add_argument(
+        "--alive", metavar="FILE", help="a file to touch every few seconds while all is well"
+    )
+    parser.set_defaults(command=node, passes_rest=True)
+
+
+def node(args: argparse.Namespace) -> int:
+    """The command; gives the exit code, or ends the process with it."""
+    environ = os.environ
+    role = args.role or environ.get("EVE_ROLE")
+    if role not in ROLES:
+        raise UsageError(f"--role: got {role!r}, allowed is one of {', '.join(ROLES)}")
+    run, named = described(args, environ)
+    named |= parse_addresses(args.addresses or environ.get("EVE_ADDRESSES", ""))
+    addresses = {ADDRESSES[name]: address for name, address in named.items()}
+    index = args.index or environ.get("EVE_INDEX") or None
+    if index is not None and not (index.isdigit() and int(index) < count_of(role, run)):
+        raise UsageError(
+            f"--index: got {index!r}, allowed is a whole number from 0 to {count_of(role, run) - 1}"
+        )
+    if role != "actor":  # Which sees no folder.
+        if has_ended(run):
+            print(f"{role}: the run in {run.directory} has ended", flush=True)
+            return 0
+        prepare_directory(run, role)
+    alive = args.alive or environ.get("EVE_ALIVE")
+    if alive:
+        ports = [int(a.rpartition(":")[2]) for n, a in addresses.items() if n.startswith(role)]
+        threading.Thread(target=touch, args=(pathlib.Path(alive), ports), daemon=True).start()
+    if role == "coordinator":
+        threading.Thread(target=show, args=(run,), daemon=True).start()
+    return run_one(run, addresses, role, None if index is None else int(index))
+
+
+def run_one(run: Run, addresses: dict[str, str], role: str, index: int | None) -> int:
+    """Runs the node to its end, and ends this process: threads that wait are not waited for."""
+    received: list[int] = []
+
+    def stop(number: int, frame: Any) -> None:
+        del frame
+        received.append(number)
+        # To be moved is not the end of the run: a coordinator tells the others nothing.
+        if role == "coordinator" or not base.finish_all():
+            program.leave(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    importlib.import_module("eve_acme.distributed.preload")  # It repairs JAX for Acme.
+    try:
+        if index is None:
+            index = leased(addresses["counter/0/0"]) if role == "actor" else 0
+        print(f"{role} {index} starts on {socket.gethostname()}", flush=True)
+        program.run_node(run, addresses, role, index)
+    except BaseException:
+        traceback.print_exc()
+        program.leave(1)
+    print(f"{role} {index} ends", flush=True)
+    program.leave(128 + received[0] if received else 0)
+    return 0
+
+
+def leased(counter: str) -> int:
+    """An index from the counter, for the actor of this host."""
+    from eve_acme.distributed.remote import Remote
+
+    client = types.SimpleNamespace(address=counter)
+    index = Remote("counter", client, threading.Event()).lease(socket.gethostname())
+    if index is None:
+        raise RuntimeError("there are as many actors as --actors allows; no place for this one")
+    return index
+
+
+def described(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Run, dict[str, str]]:
+    """The run, and the addresses that come with it, from a file or from words."""
+    file = args.run or environ.get("EVE_RUN")
+    words = args.rest or shlex.split(environ.get("EVE_LAUNCH", ""))
+    if file and words:
+        raise UsageError(f"--run: got {file!r}, allowed is none beside the words of 'eve launch'")
+    if file:
+        return from_file(pathlib.Path(file))
+    launch_args = args.parse(["launch", *words])
+    out = launch_args.out or environ.get("EVE_OUT")
+    if not out:
+        raise UsageError("--out: got none, allowed is the folder that the node sees")
+    if launch_args.actors is None:
+        launch_args.actors = MOST_ACTORS
+    for name in ("resume", "port"):
+        if getattr(launch_args, name) is not None:
+            raise UsageError(f"--{name}: got a value, allowed is none for 'eve node'")
+    return launch_lib.run_of(launch_args, pathlib.Path(out).absolute()), default_addresses()
+
+
+def from_file(path: pathlib.Path) -> tuple[Run, dict[str, str]]:
+    """The run that a config.json describes, in the folder of that file unless it names one."""
+    try:
+        saved = json.loads(path.read_text())
+        run = Run(
+            plan_lib.from_saved(saved),
+            int(saved["actors"]),
+            pathlib.Path(saved.get("out", path.parent)).absolute(),
+            saved["steps"],
+            int(saved.get("ahead", Run.ahead)),
+        )
+        return run, default_addresses() | checked(saved.get("addresses", {}))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"--run: got {str(path)!r}, allowed is a config.json of 'eve launch' ({error!r})"
+        ) from None
+
+
+def default_addresses() -> dict[str, str]:
+    """Each role on a host of its name."""
+    return {n: f"{'replay' if n == 'reverb' else n}:{port}" for n, port in PORTS.items()}
+
+
+def parse_addresses(text: str) -> dict[str, str]:
+    """NAME=HOST:PORT,... as a table; raises UsageError."""
+    pairs = [part.partition("=") for part in text.replace(",", " ").split()]
+    return checked({name: address for name, _, address in pairs})
+
+
+def checked(addresses: dict[str, str]) -> dict[str, str]:
+    """The same; raises UsageError if a name or an address is not one."""
+    for name, address in addresses.items():
+        host, _, port = str(address).rpartition(":")
+        if name not in PORTS or not host or not port.isdigit() or not 0 < int(port) < 2**16:
+            raise UsageError(
+                f"--addresses: got {name}={address}, allowed is NAME=HOST:PORT with a NAME of "
+                f"{', '.join(PORTS)}"
+            )
+    return dict(addresses)
+
+
+def count_of(role: str, run: Run) -> int:
+    """How many nodes of a role a run has, or may have."""
+    return run.actors if role == "actor" else 1
+
+
+def prepare_directory(run: Run, role: str) -> None:
+    """Makes the folder; the coordinator writes config.json, or finds that it is the same run."""
+    try:
+        run.directory.mkdir(parents=True, exist_ok=True)
+        path = run.directory / "config.json"
+        if role != "coordinator":
+            return
+        if path.exists():
+            check_same(run.plan, plan_lib.from_directory(run.directory), run.directory)
+        launch_lib.check_room(run)
+        launch_lib.write_config(run)
+        (run.directory / "summary.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--out: got {str(run.directory)!r}, allowed is a folder that can be written ({error})"
+        ) from None
+
+
+def check_same(given: plan_lib.Plan, saved: plan_lib.Plan, directory: pathlib.Path) -> None:
+    """Raises UsageError if a folder holds another run than the one that was described."""
+    have = {**vars(saved), **vars(saved.config)}
+    values = {**vars(given), **vars(given.config)}
+    asked = {name: values[name] for name in values if name not in ("label", "config")}
+    plan_lib.refuse_changes(asked, have, f"{directory} (or another --out)")
+
+
+def has_ended(run: Run) -> bool:
+    """Whether the folder holds the result of this run, to its end (which may have been put off)."""
+    try:
+        summary = json.loads((run.directory / "summary.json").read_text())
+        if run.steps is not None and summary["env_steps"] >= run.steps:
+            return True
+        solved = run.plan.stop_when_solved and summary["solved_episode_20"] is not None
+        return solved or summary["episodes"] >= run.plan.episodes
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def touch(alive: pathlib.Path, ports: list[int]) -> None:
+    """Touches a file as long as what is to listen here listens: what a health check looks at."""
+    while True:
+        try:
+            for port in ports:
+                socket.create_connection(("localhost", port), timeout=ALIVE_SECONDS).close()
+            alive.touch()
+        except OSError:
+            pass
+        time.sleep(ALIVE_SECONDS)
+
+
+def show(run: Run) -> None:
+    """Prints how the run goes, a line every few seconds."""
+    view = View(run.directory, run.plan.config.samples_per_insert, quiet=False)
+    while True:
+        time.sleep(1.0)
+        view.update()

@@ -1,0 +1,234 @@
+"""`eve probe`: is what was never visited uncertain? Visit counts against posterior spread.
+
+The paper's sanity check: 100 uniformly random episodes on a 30x30 Deep Sea, then the posterior
+standard deviation of the values of each state, beside how often that state was visited.
+"""
+
+import argparse
+import csv
+import io
+import math
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from eve_acme.cli import options
+from eve_acme.distributed import journal
+from eve_acme.errors import UsageError
+from eve_acme.experiments import checkpoint, engines, tasks
+from eve_acme.experiments import plan as plan_lib
+from eve_acme.experiments import visits as visits_lib
+from eve_acme.experiments.recorder import write_atomically, write_json
+
+EDGES = (0, 1, 2, 3, 5, 9, 17, 33, 65, 129)
+"""Where the groups of visit counts begin; the last one is open."""
+
+
+class Probe(NamedTuple):
+    """Visits and spread of the states that Deep Sea lets one reach (column at most row).
+
+    Attributes:
+      visits: `[states, actions]`, how often each action was taken.
+      std: `[states, actions]`, posterior standard deviation of its value.
+    """
+
+    visits: np.ndarray
+    std: np.ndarray
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "probe",
+        help="plot visit counts against the posterior's spread on Deep Sea",
+        description="With the DIR of an 'eve run' or 'eve launch' on Deep Sea, reads what it "
+        "saved; without, plays uniformly random episodes on TASK while learning. Writes "
+        "probe.png, probe.csv and probe.json to OUT.",
+        epilog="example:  eve probe --out OUT",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", nargs="?", metavar="DIR", help="the run to look at")
+    parser.add_argument("--task", metavar="TASK", help="without DIR (default: deep_sea:size=30)")
+    parser.add_argument(
+        "--episodes", type=int, metavar="N", help="random ones, without DIR (default: 100)"
+    )
+    parser.add_argument("--seed", type=int, help="without DIR (default: 0)")
+    parser.add_argument("--out", metavar="OUT", help="default: DIR/probe, or runs/probe")
+    options.add_config(parser)
+    parser.set_defaults(command=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command; gives the exit code."""
+    plan = _plan(args)
+    task = tasks.parse(plan.task)
+    if not task.is_deep_sea:
+        raise UsageError(f"task: got {task.name!r}, allowed for probe is a Deep Sea")
+    if task.encoding != "index":
+        raise UsageError(f"task: got {task.name!r}, allowed for probe is encoding=index")
+    if plan.agent != "eve":
+        raise UsageError(f"DIR: got a run of {plan.agent!r}, allowed is one of eve")
+    default = f"{args.run}/probe" if args.run else "runs/probe"
+    directory = plan_lib.new_directory(args.out, default)
+    if plan.engine == "launchpad":
+        probe, episodes = _of_launch(pathlib.Path(args.run))
+    else:
+        probe, episodes = _of_engine(plan, args.run)
+    title = f"{plan.label} on {plan.task}, {episodes} episodes, seed {plan.seed}"
+    _write(directory, probe, title)
+    return 0
+
+
+def _of_engine(plan: plan_lib.Plan, run: str | None) -> tuple[Probe, int]:
+    """What an engine has seen, with its number of episodes: a saved one's, or one that plays."""
+    from eve_acme.core.networks import make_networks
+    from eve_acme.saved import Agent
+
+    engine = engines.make(plan)
+    try:
+        if run is not None:
+            checkpoint.read(pathlib.Path(run), engine, field="DIR")
+        for _ in engine.episodes_until(plan.episodes if run is None else 0):
+            pass
+        environment, spec = engine.environment, engines.specs(engine.environment)
+        network = make_networks(spec, engine.config)
+        agent = Agent(engine.config, network, engine.posterior(), spec.observations)
+        if plan.engine == "acme":
+            visits = environment.visits
+        else:
+            states = int(spec.observations.maximum) + 1
+            visits = visits_lib.of_replay(engine.replay, states, network.num_actions)
+        return measure(agent, visits), engine.episodes
+    finally:
+        engine.close()
+
+
+def _of_launch(run: pathlib.Path) -> tuple[Probe, int]:
+    """What an `eve launch`, at its end or on its way, has seen, with its number of episodes."""
+    from eve_acme import saved
+
+    try:
+        agent = saved.load(run)
+        states = int(agent.observation_spec.maximum) + 1
+        visits, episodes = visits_lib.of_launch(run, states, agent.network.num_actions)
+    except (OSError, ValueError, journal.JournalCorrupt) as error:
+        raise UsageError(
+            f"DIR: got {str(run)!r}, allowed is one with a trained agent ({error})"
+        ) from None
+    return measure(agent, visits), episodes
+
+
+def measure(agent: Any, visits: np.ndarray) -> Probe:
+    """Visits `[size * size, actions]`, and the spread of values, of states that can be reached."""
+    size = math.isqrt(len(visits))
+    states = np.arange(size**2, dtype=np.int32)
+    reachable = states % size <= states // size
+    return Probe(visits[reachable], np.asarray(agent.values(states).std)[reachable])
+
+
+def summary(probe: Probe) -> dict[str, Any]:
+    """Rank correlation of visits and spread, and how far the unvisited stand above the visited.
+
+    By state (spread averaged over its actions, as the paper plots it) and by state and action.
+    """
+    states = _compare(probe.visits.sum(axis=1), probe.std.mean(axis=1))
+    pairs = _compare(probe.visits.ravel(), probe.std.ravel())
+    return dict(states=states, state_actions=pairs)
+
+
+def _compare(visits: np.ndarray, std: np.ndarray) -> dict[str, Any]:
+    from scipy import stats
+
+    zero, some = std[visits == 0], std[visits > 0]
+    out: dict[str, Any] = dict(visited=len(some), unvisited=len(zero))
+    if len(np.unique(visits)) > 1 and len(np.unique(std)) > 1:
+        out["rank_correlation"] = float(stats.spearmanr(visits, std).statistic)
+    if len(some):
+        out["median_std_visited"] = float(np.median(some))
+    if len(zero):
+        out["median_std_unvisited"] = float(np.median(zero))
+    if len(zero) and len(some):
+        # The chance that one unvisited is above one visited, ties counting half.
+        above = stats.mannwhitneyu(zero, some).statistic / (len(zero) * len(some))
+        out["unvisited_above_visited"] = float(above)
+    return out
+
+
+def _plan(args: argparse.Namespace) -> plan_lib.Plan:
+    """The plan of the run to look at, or of a random one; raises UsageError."""
+    if args.run is not None:
+        given = {name: getattr(args, name) for name in ("task", "episodes", "seed")}
+        given |= options.given(args)
+        for name, value in given.items():
+            if value is not None:
+                raise UsageError(f"--{name}: got {value!r}, allowed is none with DIR")
+        return plan_lib.from_directory(pathlib.Path(args.run), field="DIR")
+    episodes = 100 if args.episodes is None else args.episodes
+    if args.burn_in_episodes not in (None, episodes):
+        raise UsageError(
+            f"--burn_in_episodes: got {args.burn_in_episodes}, allowed for probe is --episodes"
+        )
+    args.burn_in_episodes = episodes
+    args.episodes, args.task = episodes, args.task or "deep_sea:size=30"
+    args.agent = args.engine = None
+    args.stop_when_solved = False
+    return options.plan_of(args)
+
+
+def _write(directory: pathlib.Path, probe: Probe, title: str) -> None:
+    numbers = summary(probe)
+    directory.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(("visits", "std"))
+    writer.writerows(zip(probe.visits.ravel(), probe.std.ravel(), strict=True))
+    write_atomically(directory / "probe.csv", text.getvalue().encode())
+    write_json(directory / "probe.json", dict(title=title, **numbers))
+    _plot(directory / "probe.png", probe, title, numbers)
+    print(title)
+    for name, part in numbers.items():
+        shown = (f"{k} {v:.4g}" for k, v in part.items())
+        print(f"  {name.replace('_', ' and ')}: {', '.join(shown).replace('_', ' ')}")
+    print(f"  files: {directory}/ (probe.png, probe.csv, probe.json)")
+
+
+def _groups(visits: np.ndarray, std: np.ndarray) -> tuple[list[str], list[np.ndarray]]:
+    """The spreads in each range of visits that occurs, with the range's name."""
+    names, groups = [], []
+    for first, after in zip(EDGES, (*EDGES[1:], np.inf), strict=True):
+        inside = std[(visits >= first) & (visits < after)]
+        if len(inside):
+            last = f"-{after - 1}" if after < np.inf else "+"
+            names.append(str(first) if after - first == 1 else f"{first}{last}")
+            groups.append(inside)
+    return names, groups
+
+
+def _plot(path: pathlib.Path, probe: Probe, title: str, numbers: dict[str, Any]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
+    panels = (
+        ("states", probe.visits.sum(axis=1), probe.std.mean(axis=1)),
+        ("state_actions", probe.visits.ravel(), probe.std.ravel()),
+    )
+    for axis, (name, visits, std) in zip(axes, panels, strict=True):
+        labels, groups = _groups(visits, std)
+        axis.boxplot(groups, showfliers=True, flierprops=dict(marker=".", markersize=2))
+        axis.set_xticks(range(1, len(labels) + 1), labels, rotation=45, fontsize=8)
+        axis.set_yscale("log")
+        axis.set_xlabel(f"visits of a {name.removesuffix('s').replace('_', ' and ')}")
+        correlation = numbers[name].get("rank_correlation")
+        if correlation is not None:
+            axis.set_title(f"rank correlation {correlation:.2f}", fontsize=9)
+    axes[0].set_ylabel("posterior std of q")
+    figure.suptitle(title, fontsize=10)
+    figure.tight_layout()
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=110)
+    plt.close(figure)
+    write_atomically(path, data.getvalue())

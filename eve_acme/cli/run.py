@@ -1,0 +1,249 @@
+"""`eve run`: train one agent on one task in this process, and show what came of it."""
+
+import argparse
+import pathlib
+import signal
+import sys
+import time
+from typing import Any
+
+from eve_acme.cli import options
+from eve_acme.errors import Diverged, InputError, UsageError
+from eve_acme.experiments import checkpoint, engines, output, plots, tasks
+from eve_acme.experiments import plan as plan_lib
+from eve_acme.experiments.baselines import NAMES
+from eve_acme.experiments.folder import locked
+from eve_acme.experiments.plan import Plan
+from eve_acme.experiments.progress import Progress
+from eve_acme.experiments.recorder import Recorder, write_json
+from eve_acme.types import ReplayFull
+
+CHECKPOINT_SECONDS = 600.0
+EXAMPLES = """examples:
+  eve run                                   Deep Sea 10x10 until it is solved
+  eve run deep_sea/10 --episodes 10000 --seed 3 --out DIR
+  eve run deep_sea:size=50
+  eve run deep_sea:size=20 --agent dqn
+  eve run --env gymnasium:CartPole-v1 --episodes 300
+  eve run --resume DIR
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "run",
+        help="train on a bsuite task and show the result",
+        description="Trains one agent on one bsuite task, in this process; writes config.json,\n"
+        "results.csv, summary.json, curve.png and a checkpoint to DIR.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "task",
+        nargs="?",
+        help="a bsuite id such as deep_sea/10, or settings such as deep_sea:size=30 "
+        "(default: deep_sea/0, the 10x10 Deep Sea)",
+    )
+    parser.add_argument(
+        "--env",
+        help="in the place of TASK, any environment with discrete actions: gymnasium:ID, gym:ID, "
+        "or package.module:function, which gives one of dm_env or Gymnasium",
+    )
+    parser.add_argument("--agent", choices=("eve", *NAMES), help="others than eve are bsuite's")
+    parser.add_argument(
+        "--engine",
+        choices=("embedded", "acme"),
+        help="lock-step in memory (default), or Acme's parts with a Reverb server",
+    )
+    parser.add_argument("--seed", type=int, help="of agent and environment (default: 0)")
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        metavar="N",
+        help="how many to play (default: Deep Sea until solved, others as many as bsuite plays)",
+    )
+    parser.add_argument(
+        "--stop-when-solved", action="store_true", help="end a Deep Sea run at the 20%% threshold"
+    )
+    parser.add_argument("--out", metavar="DIR", help="default: runs/TASK-AGENT-seedSEED")
+    parser.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="go on with the run of DIR (bit-exactly with the embedded engine); --episodes and "
+        "--replay-megabytes may be given anew",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    options.add_config(parser)
+    parser.set_defaults(command=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command; gives the exit code."""
+    if args.env is not None:
+        if args.task is not None:
+            raise UsageError(f"--env: got {args.env!r}, allowed is none with TASK {args.task!r}")
+        args.task = args.env
+    if args.resume is None:
+        plan = options.plan_of(args)
+        name = f"{plan_lib.folder_name(plan.task)}-{plan.agent}-seed{plan.seed}"
+        directory = plan_lib.new_directory(args.out, f"runs/{name}")
+    else:
+        directory = pathlib.Path(args.resume)
+        plan = options.resumed_plan(args, directory)
+    engine = engines.make(plan)
+    try:
+        if args.resume is None:
+            recorder = Recorder(tasks.parse(plan.task))
+        else:
+            recorder = checkpoint.read(directory, engine)
+        return _Run(plan, directory, engine, recorder).train(args.quiet)
+    except InputError as error:
+        raise UsageError(str(error)) from None
+    except Diverged as error:
+        good = directory / checkpoint.LINK
+        message = checkpoint.keep_batch(error, directory, good if good.exists() else None)
+        print(f"eve: {message}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UsageError(
+            f"--out: got {str(directory)!r}, allowed is a folder that can be written ({error})"
+        ) from None
+    finally:
+        engine.close()
+
+
+class _Run:
+    """The loop around an engine, and the files that it leaves."""
+
+    def __init__(self, plan: Plan, directory: pathlib.Path, engine: Any, recorder: Recorder):
+        self._plan = plan
+        self._directory = directory
+        self._engine = engine
+        self._recorder = recorder
+        self._signal: int | None = None
+
+    def train(self, quiet: bool) -> int:
+        """Plays until done, solved or interrupted, and writes; gives the exit code."""
+        handlers = {s: signal.signal(s, self._interrupt) for s in (signal.SIGINT, signal.SIGTERM)}
+        full = None
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with locked(self._directory):
+                write_json(self._directory / "config.json", self._plan.describe())
+                # Whoever finds a summary finds that of the run's last end.
+                (self._directory / "summary.json").unlink(missing_ok=True)
+                try:
+                    try:
+                        self._play(quiet)
+                    except ReplayFull as error:
+                        full = error
+                    self._checkpoint()  # Looks at the last losses before a summary is written.
+                except (InputError, Diverged):
+                    self._recorder.write_results(self._directory, self._engine.environment)
+                    raise
+                self._write()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        if full is not None:
+            resumable = (self._directory / checkpoint.LINK).exists()
+            how = f"eve run --resume {self._directory}" if resumable else "a new run"
+            raise UsageError(f"{full}; with more room, go on by {how}")
+        return 0 if self._signal is None else 128 + self._signal
+
+    def _play(self, quiet: bool) -> None:
+        saved = start = time.monotonic()
+        before = self._recorder.wall_seconds
+        with Progress(self._recorder, self._plan.episodes, quiet) as progress:
+            while not self._finished and not self._interrupted:
+                episode = self._engine.step()
+                now = time.monotonic()
+                self._recorder.wall_seconds = before + now - start
+                if episode is None:
+                    continue
+                self._recorder.episode(episode.length, episode.total, self._engine.environment)
+                progress.update(self._engine.env_steps)
+                if progress.unread and self._signal is None:
+                    self._signal = signal.SIGPIPE
+                if now - saved > CHECKPOINT_SECONDS:
+                    self._checkpoint()
+                    saved = time.monotonic()
+
+    @property
+    def _finished(self) -> bool:
+        solved = self._recorder.solved["solved_episode_20"] is not None
+        done = len(self._recorder.returns) >= self._plan.episodes
+        return done or (self._plan.stop_when_solved and solved)
+
+    @property
+    def _interrupted(self) -> bool:
+        return self._signal is not None and getattr(self._engine, "can_save", True)
+
+    def _interrupt(self, number: int, frame: Any) -> None:
+        del frame
+        if self._signal is not None:
+            raise KeyboardInterrupt
+        self._signal = number
+        output.say("\nstopping as soon as it can be saved (again: at once)")
+
+    def _checkpoint(self) -> None:
+        if hasattr(self._engine, "save") and self._engine.can_save:
+            try:
+                checkpoint.write(self._directory, self._engine, self._recorder)
+            except checkpoint.CannotSave as error:
+                output.say(f"eve: {error}")
+
+    def _write(self) -> None:
+        plan, recorder, engine = self._plan, self._recorder, self._engine
+        seconds = recorder.wall_seconds
+        summary = dict(
+            task=plan.task,
+            engine=plan.engine,
+            agent=plan.agent,
+            label=plan.label,
+            seed=plan.seed,
+            finished=self._finished,
+            env_steps=engine.env_steps,
+            learner_updates=engine.learner_updates,
+            n=engine.n,
+            parameters=engine.parameters,
+            wall_seconds=round(seconds, 3),
+            env_steps_per_second=round(engine.env_steps / max(seconds, 1e-9), 1),
+            **recorder.summary(),
+        )
+        if plan.agent == "eve":
+            counts = engines.parameter_counts(plan, engine.environment)
+            summary["parameters_by_first_layer"] = counts
+        recorder.write_results(self._directory, engine.environment)
+        write_json(self._directory / "summary.json", summary)
+        title = f"{plan.label} on {plan.task}, seed {plan.seed}"
+        if recorder.returns:
+            plots.write_curve(self._directory / "curve.png", recorder, title)
+        _show(title, summary, self._directory, (self._directory / checkpoint.LINK).exists())
+
+
+def _show(title: str, summary: dict[str, Any], directory: pathlib.Path, resumable: bool) -> None:
+    show_summary(title, summary)
+    print(f"  files: {directory}/ (summary.json, curve.png, results.csv, config.json)")
+    if resumable:
+        print(f"  go on: eve run --resume {directory} --episodes N")
+
+
+def show_summary(title: str, summary: dict[str, Any]) -> None:
+    """Prints what came of a run."""
+
+    def episode(value: int | None) -> str:
+        return "not solved" if value is None else f"solved at episode {value}"
+
+    print(f"{title}: {summary['episodes']} episodes, {summary['env_steps']} steps")
+    if summary["final_mean_return"] is not None:
+        print(f"  mean return of the last 100 episodes: {summary['final_mean_return']:.3f}")
+    if summary["bad_episode_fraction"] is not None:
+        print(f"  treasure in {summary['good_episode_fraction']:.1%} of all episodes")
+        print(f"  20 % good episodes (paper's threshold):  {episode(summary['solved_episode_20'])}")
+        print(f"  10 % good episodes (bsuite's threshold): {episode(summary['solved_episode_10'])}")
+    print(f"  {summary['env_steps_per_second']:.0f} environment steps a second")

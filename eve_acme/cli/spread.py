@@ -1,0 +1,179 @@
+"""`eve spread`: does an untried action stay uncertain? The posterior over training, as a plot."""
+
+import argparse
+import csv
+import io
+import pathlib
+from typing import Any, NamedTuple
+
+from eve_acme.cli import options
+from eve_acme.config import EVEConfig
+from eve_acme.errors import UsageError
+from eve_acme.experiments import plan, tasks, visits
+from eve_acme.experiments.recorder import write_atomically
+
+SAMPLES = 64
+
+
+class Spread(NamedTuple):
+    """Means over all visited states, after so many episodes.
+
+    Attributes:
+      tried: posterior standard deviation of actions that were taken there.
+      untried: of actions that were never taken there.
+      optimism: mean of max(sample - mean, 0) of untried actions: what a bootstrap can carry back.
+      gain: norm of the gradient of q by the first layer's output, of tried actions.
+    """
+
+    episode: int
+    tried: float
+    untried: float
+    optimism: float
+    gain: float
+    untried_pairs: int
+    treasures: int
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "spread",
+        help="plot the posterior's spread of tried and untried actions on Deep Sea",
+        description="Trains on a Deep Sea and measures, every so many episodes, over all visited "
+        "states, the posterior standard deviation of values of tried and of untried actions. "
+        "Writes spread.csv and spread.png to DIR.",
+        epilog="example:  eve spread deep_sea:size=50 --episodes 1000 --out DIR",
+    )
+    parser.add_argument("task", nargs="?", default="deep_sea:size=20")
+    parser.add_argument("--episodes", type=int, default=400, metavar="N")
+    parser.add_argument("--every", type=int, default=20, metavar="N", help="how often to measure")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", required=True, metavar="DIR")
+    options.add_config(parser)
+    parser.set_defaults(command=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command; gives the exit code."""
+    config = options.config_of(args)
+    task = tasks.parse(args.task)
+    if not task.is_deep_sea:
+        raise UsageError(f"task: got {args.task!r}, allowed is a deep_sea")
+    if task.encoding != "index":
+        raise UsageError(f"task: got {args.task!r}, allowed for spread is encoding=index")
+    for name in ("episodes", "every"):
+        if getattr(args, name) < 1:
+            raise UsageError(f"--{name}: got {getattr(args, name)}, allowed is 1 or more")
+    seed = options.checked_seed(args.seed)
+    directory = plan.new_directory(args.out, "")
+    points = measure(config, task, args.episodes, args.every, seed)
+    directory.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(Spread._fields)
+    writer.writerows(points)
+    write_atomically(directory / "spread.csv", text.getvalue().encode())
+    title = f"{args.task}, prior {config.prior}, {config.predictive}, {config.first_layer}"
+    _plot(directory / "spread.png", points, title)
+    print(f"{directory}/spread.png, {directory}/spread.csv")
+    return 0
+
+
+def measure(
+    config: EVEConfig, task: tasks.Task, episodes: int, every: int, seed: int
+) -> list[Spread]:
+    """Trains, and measures every so many episodes."""
+    import jax
+
+    from eve_acme.core.networks import make_networks
+    from eve_acme.embedded import Engine
+
+    environment = tasks.compact(task, tasks.load(task, seed))
+    spec = argparse.Namespace(
+        actions=environment.action_spec(), observations=environment.observation_spec()
+    )
+    network = make_networks(spec, config)
+    engine = Engine(environment, network, config, seed)
+    measured = jax.jit(_statistics(config, network, task.settings["size"] ** 2))
+    points = []
+    for episode in engine.episodes_until(episodes):
+        if episode.number % every:
+            continue
+        states = task.settings["size"] ** 2
+        tried = visits.of_replay(engine.replay, states, network.num_actions) > 0
+        std, optimism, gain = jax.device_get(
+            measured(engine.posterior(), jax.random.PRNGKey(episode.number))
+        )
+        untried = tried.any(axis=1, keepdims=True) & ~tried
+        info = environment.bsuite_info()
+        points.append(
+            Spread(
+                episode=episode.number,
+                tried=float(std[tried].mean()),
+                untried=float(std[untried].mean()) if untried.any() else float("nan"),
+                optimism=float(optimism[untried].mean()) if untried.any() else float("nan"),
+                gain=float(gain[tried].mean()),
+                untried_pairs=int(untried.sum()),
+                treasures=int(info["denoised_return"]),
+            )
+        )
+    return points
+
+
+def _statistics(config: EVEConfig, network: Any, num_states: int) -> Any:
+    """`(posterior, key) -> std, optimism, gain`, each `[states, actions]`, from samples."""
+    import jax
+    import jax.numpy as jnp
+
+    from eve_acme.core import gradients
+    from eve_acme.core.networks import FIRST
+    from eve_acme.core.predictive import make_sampler
+
+    sampler = make_sampler(config, network)
+
+    def statistics(posterior: Any, key: jax.Array) -> Any:
+        states = jnp.arange(num_states)
+        x = jax.vmap(network.encode)(states)
+        mean = jax.vmap(network.apply, in_axes=(None, 0))(posterior.mean, x)
+
+        def sample(carry: Any, key: jax.Array) -> Any:
+            drawn = sampler.draw(posterior, key)
+            q = jax.vmap(sampler.values, in_axes=(None, 0))(drawn, states)
+            total, square, above = carry
+            return (total + q, square + q**2, above + jnp.maximum(q - mean, 0.0)), None
+
+        zero = jnp.zeros_like(mean)
+        keys = jax.random.split(key, SAMPLES)
+        (total, square, above), _ = jax.lax.scan(sample, (zero, zero, zero), keys)
+        std = jnp.sqrt(jnp.maximum(square / SAMPLES - (total / SAMPLES) ** 2, 0.0))
+        grads = gradients.gradients_of_all_actions(network, posterior.mean, x)
+        delta = grads.layers[FIRST].output_gradients()[:, 0]
+        gain = jnp.sqrt(jnp.sum(jnp.square(delta), axis=-1)).reshape(mean.shape)
+        scale = posterior.scale
+        return scale * std, scale * above / SAMPLES, scale * gain
+
+    return statistics
+
+
+def _plot(path: pathlib.Path, points: list[Spread], title: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    columns = {name: [getattr(point, name) for point in points] for name in Spread._fields}
+    figure, axes = plt.subplots(2, 1, figsize=(7, 6), sharex=True)
+    axes[0].semilogy(columns["episode"], columns["untried"], label="untried actions")
+    axes[0].semilogy(columns["episode"], columns["tried"], label="tried actions")
+    axes[0].set_ylabel("posterior std of q, visited states")
+    axes[0].legend(frameon=False)
+    axes[1].semilogy(columns["episode"], columns["gain"], label="gain |dq / dh1|, tried actions")
+    axes[1].semilogy(columns["episode"], columns["optimism"], label="optimism of untried actions")
+    axes[1].set_xlabel("episode")
+    axes[1].legend(frameon=False)
+    axes[0].set_title(title, fontsize=10)
+    figure.tight_layout()
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=110)
+    plt.close(figure)
+    write_atomically(path, data.getvalue())

@@ -1,0 +1,1 @@
+"""The mathematics: pure functions in the notation of the paper. Imports neither Acme nor Reverb."""

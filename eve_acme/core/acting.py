@@ -1,0 +1,103 @@
+"""Acting rules behind one interface: plan for an episode or for some steps of it, then choose an
+action at each step."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from eve_acme.config import EVEConfig
+from eve_acme.core.networks import Network
+from eve_acme.core.packing import PackedTree
+from eve_acme.core.posterior import Posterior
+from eve_acme.core.predictive import make_sampler
+from eve_acme.types import Params
+
+
+class Policy(NamedTuple):
+    """How to act.
+
+    Attributes:
+      plan: `(posterior, key) -> plan`, at an episode's start, and when the sample is drawn anew.
+      select: `(plan, observation, key) -> action`, at each step.
+    """
+
+    plan: Callable[[Posterior, jax.Array], Any]
+    select: Callable[[Any, Any, jax.Array], jax.Array]
+
+
+@functools.lru_cache(maxsize=64)  # Equal configs share one Policy, and with it one jit cache.
+def make_policy(config: EVEConfig, network: Network) -> Policy:
+    """The config's acting rule, after burn-in."""
+    sampler = make_sampler(config, network)
+
+    def greedy(plan: Any, observation: Any, key: jax.Array) -> jax.Array:
+        del key
+        params, units = plan
+        return jnp.argmax(network.apply(params, network.encode(observation, units)))
+
+    def epsilon_greedy(plan: Any, observation: Any, key: jax.Array) -> jax.Array:
+        explore_key, action_key = jax.random.split(key)
+        explore = jax.random.uniform(explore_key) < config.epsilon_greedy
+        random = jax.random.randint(action_key, (), 0, network.num_actions)
+        return jnp.where(explore, random, greedy(plan, observation, key))
+
+    def greedy_on_sample(sample: Any, observation: Any, key: jax.Array) -> jax.Array:
+        del key
+        return jnp.argmax(sampler.values(sample, observation))
+
+    def mean(posterior: Posterior, key: jax.Array) -> tuple[Params, Any]:
+        del key
+        return posterior.mean, posterior.units
+
+    if config.acting == "thompson":
+        return Policy(sampler.draw, greedy_on_sample)
+    return Policy(mean, epsilon_greedy if config.acting == "epsilon_greedy" else greedy)
+
+
+@functools.lru_cache(maxsize=64)
+def make_packed_policy(config: EVEConfig, network: Network) -> Policy:
+    """`make_policy`, with plans of few arrays: what it costs to choose grows with their number."""
+    policy = make_policy(config, network)
+    return Policy(
+        plan=lambda posterior, key: PackedTree.of(policy.plan(posterior, key)),
+        select=lambda plan, observation, key: policy.select(plan.unpack(), observation, key),
+    )
+
+
+class KeyedPolicy(NamedTuple):
+    """A policy that derives its keys itself, in the same compiled call: outside of it, each
+    derivation costs more than all that is chosen with it.
+
+    Attributes:
+      begin: `(posterior, key, episode, step) -> (plan, episode_key)`.
+      select: `(plan, observation, episode_key, step) -> action`.
+    """
+
+    begin: Callable[[Posterior, jax.Array, Any, Any], tuple[Any, jax.Array]]
+    select: Callable[[Any, Any, jax.Array, Any], jax.Array]
+
+
+@functools.lru_cache(maxsize=64)
+def keyed(policy: Policy) -> KeyedPolicy:
+    """The policy, with a key for each episode and step from one key of the run."""
+
+    def begin(
+        posterior: Posterior, key: jax.Array, episode: Any, step: Any
+    ) -> tuple[Any, jax.Array]:
+        plan_key, episode_key = jax.random.split(jax.random.fold_in(key, episode))
+        return policy.plan(posterior, jax.random.fold_in(plan_key, step)), episode_key
+
+    def select(plan: Any, observation: Any, episode_key: jax.Array, step: Any) -> jax.Array:
+        return policy.select(plan, observation, jax.random.fold_in(episode_key, step))
+
+    return KeyedPolicy(begin, select)
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(policy: Policy) -> KeyedPolicy:
+    """`keyed`, jitted once for all who use the policy in a process."""
+    pure = keyed(policy)
+    return KeyedPolicy(jax.jit(pure.begin), jax.jit(pure.select))

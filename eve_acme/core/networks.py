@@ -1,0 +1,431 @@
+"""Q-networks: the MLP of bsuite's agents, before it a torso for images, and wrappers for anybody's
+own.
+
+In the paper all actions share one torso. Then taking one action in a state also shrinks the
+posterior of the others, and an untried action looks as certain as the one that was taken.
+`first_layer='by_action'` gives each action weights of its own in the first layer, beside those that
+all actions share: the network reads the pair (state, action), an untried action keeps the spread of
+the prior, and what a state is worth is still learnt once.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dm_env import specs
+
+from eve_acme.config import ConfigError, EVEConfig
+from eve_acme.core import images
+from eve_acme.core.units import in_units
+from eve_acme.types import Array, Params, SparseInput
+
+_ACTIVATIONS: dict[str, Any] = {"leaky_relu": jax.nn.leaky_relu, "relu": jax.nn.relu}
+FIRST = "first"
+"""Name of the module that reads the network's input vector."""
+MOST_ROWS = 1_000_000
+"""States of an integer observation from which on it is read as a number."""
+
+
+class Rows(NamedTuple):
+    """An input vector with few entries that are not zero, as the rows of `FirstLayer`'s w they
+    read.
+
+    Attributes:
+      index: `[..., blocks, K]` int32, rows of w; -1 for none.
+      value: `[..., K]`, the entries.
+    """
+
+    index: Any
+    value: Any
+
+
+class Network(NamedTuple):
+    """A Q-network as pure functions of one example.
+
+    Attributes:
+      init: `key -> params`.
+      encode: `(observation, units=()) -> x`, what the two functions below read: an array, `Rows`,
+        or a tree; in the units of its entries (see `units`), unless it is a network of your own.
+      apply: `(params, x) -> q [num_actions]`.
+      value: `(params, x, action) -> q` of that action alone.
+      num_actions: how many actions there are.
+      leaky: whether its units are known to have a gradient everywhere.
+      blocks: blocks of its `FirstLayer`, if it has one: one, or one for all actions and one for
+        each.
+      with_rows: makes this network with another number of rows in its first layer, if that reads
+        the observation itself.
+      width: entries of an observation as a vector; None if nobody has said (see `with_example`).
+      indexed: whether observations are indices of one-hot vectors.
+      output: the module whose parameters the values are proportional to; None if nobody has said.
+      example: the shapes of one x; None if nobody has said (see `with_example`).
+    """
+
+    init: Callable[[jax.Array], Params]
+    encode: Callable[..., Any]
+    apply: Callable[[Params, Any], jax.Array]
+    value: Callable[[Params, Any, Array], jax.Array]
+    num_actions: int
+    leaky: bool = False
+    blocks: int = 1
+    with_rows: Callable[[int], "Network"] | None = None
+    width: int | None = None
+    indexed: bool = False
+    output: str | None = None
+    example: "Example | None" = None
+
+
+class Example(NamedTuple):
+    """Shapes and dtypes of a tree of arrays, as a value that can be compared and hashed."""
+
+    structure: Any
+    leaves: tuple[tuple[tuple[int, ...], str], ...]
+
+    def zeros(self) -> Any:
+        """Such a tree, of zeros."""
+        return self.structure.unflatten([np.zeros(*leaf) for leaf in self.leaves])
+
+
+def example_of(tree: Any) -> Example:
+    """The shapes of a tree of arrays or specs."""
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    return Example(structure, tuple((tuple(x.shape), np.dtype(x.dtype).name) for x in leaves))
+
+
+def with_example(network: Network, observation_spec: Any) -> Network:
+    """The network, which now knows what its inputs look like."""
+    if network.example is not None:
+        return network
+    example = example_of(observation_spec)
+    return network._replace(
+        example=example,
+        width=width_of(observation_spec),
+        indexed=is_index(observation_spec),
+        output=_find_output(network, example),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _find_output(network: Network, example: Example) -> str | None:
+    """The module that values are proportional to, found by trying; None if there is none."""
+    params = network.init(jax.random.PRNGKey(0))
+    params = jax.tree_util.tree_map(lambda leaf: leaf + 0.1, params)
+    x = jax.tree_util.tree_map(lambda leaf: leaf + np.ones((), leaf.dtype), example.zeros())
+    values = network.apply(params, x)
+    for name, module in reversed(params.items()):
+        doubled = {**params, name: jax.tree_util.tree_map(lambda leaf: 2.0 * leaf, module)}
+        if np.allclose(network.apply(doubled, x), 2.0 * values, rtol=1e-4):
+            return name
+    return None
+
+
+def width_of(observation_spec: Any) -> int:
+    """Entries of an observation as a vector; of an index those of the one-hot vector."""
+    if is_index(observation_spec):
+        return int(observation_spec.maximum) + 1
+    leaves = jax.tree_util.tree_leaves(observation_spec)
+    return sum(int(np.prod(spec.shape)) for spec in leaves)
+
+
+def vector(network: Network, observation: Any, units: Any = ()) -> Any:
+    """An observation as a vector in the units of its entries, in JAX; an index as the SparseInput
+    that it stands for."""
+    if network.indexed:
+        if isinstance(observation, SparseInput):
+            return observation
+        return SparseInput(jnp.asarray(observation, jnp.int32)[None], jnp.ones(1))
+    x = observation if isinstance(observation, SparseInput) else _flat(observation)
+    return in_units(x, units)
+
+
+class FirstLayer(hk.Module):
+    """A linear layer with a block of units that all actions share, and one for each action.
+
+    Row `i * blocks + j` of w is what entry i of the input adds to the units of block j.
+    """
+
+    def __init__(self, rows: int, blocks: int, units: int, fan_in: int):
+        super().__init__(name=FIRST)
+        self._rows, self._blocks, self._units = rows, blocks, units
+        self._fan_in = fan_in
+
+    def __call__(self, x: Any) -> jax.Array:
+        """Pre-activations `[blocks, units]` for one input: a vector, or its `Rows`."""
+        w = hk.get_parameter("w", (self._rows, self._units), init=self._initial_rows)
+        b = hk.get_parameter("b", (self._blocks, self._units), init=self._initial_biases)
+        if isinstance(x, Rows):
+            return rows_product(w, x) + b
+        by_entry = w.reshape(-1, self._blocks * self._units)
+        return (x @ by_entry).reshape(self._blocks, self._units) + b
+
+    def _initial_biases(self, shape: Sequence[int], dtype: Any) -> jax.Array:
+        """Small, but not zero: else an input of zeros would give nothing to any unit, for ever."""
+        return 0.1 * _fan_in(self._fan_in)(shape, dtype)
+
+    def _initial_rows(self, shape: Sequence[int], dtype: Any) -> jax.Array:
+        """An action's own weights begin small: at first all actions are alike."""
+        own = jnp.arange(shape[0]) % self._blocks > 0
+        return _fan_in(self._fan_in)(shape, dtype) * jnp.where(own, 0.1, 1.0)[:, None]
+
+
+def reads_rows(config: EVEConfig) -> bool:
+    """Whether nothing asks for the first layer's input as a whole, so that its entries will do."""
+    return config.structure in ("tangent", "diagonal") or config.fisher == "none"
+
+
+def _no_rows(blocks: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros((blocks, 1), np.int32), np.ones(1, np.float32)
+
+
+def rows_product(w: jax.Array, x: Rows) -> jax.Array:
+    """`sum_k value_k w[index_k]` for each block; an index of -1 reads nothing."""
+    value = jnp.where(x.index < 0, 0.0, jnp.broadcast_to(_blockwise(x), x.index.shape))
+    return jnp.sum(value[..., None] * w[jnp.maximum(x.index, 0)], axis=-2)
+
+
+def _blockwise(x: Rows) -> jax.Array:
+    return x.value if x.value.ndim == x.index.ndim else x.value[..., None, :]
+
+
+def with_rows(tree: Params, rows: Any) -> Params:
+    """A tree like the parameters, with other rows in the first layer's w."""
+    return {**tree, FIRST: {**tree[FIRST], "w": rows}}
+
+
+def make_networks(environment_spec: Any, config: EVEConfig | None = None) -> Network:
+    """The network for an environment's specs (Acme's `EnvironmentSpec`, or any with its fields).
+
+    An integer scalar observation with a maximum is read as the one-hot vector that it is the index
+    of. An image (uint8, `[height, width, channels]`) passes the config's torso. Every other
+    observation, a tree of arrays too, is flattened into one vector.
+    """
+    config = config or EVEConfig()
+    actions, observation = environment_spec.actions, environment_spec.observations
+    check_discrete(actions)
+    return _make(config, observation, int(actions.num_values))
+
+
+def _make(config: EVEConfig, observation: Any, num_actions: int) -> Network:
+    if is_index(observation):
+        return _vector_mlp(config, width_of(observation), num_actions, indexed=True)
+    torso = config.torso
+    if torso == "auto":
+        torso = "dqn" if images.is_image(observation) else "none"
+    if torso != "none":
+        if len(getattr(observation, "shape", ())) != 3:
+            raise ConfigError(
+                f"torso: got {torso!r} for observations of {observation}, allowed is none or auto"
+            )
+        return _image_mlp(config, tuple(observation.shape), torso, num_actions)
+    return _vector_mlp(config, width_of(observation), num_actions)
+
+
+def is_index(observation: Any) -> bool:
+    """Whether an observation spec is a bounded integer scalar, to be read as one-hot.
+
+    Its least value may be -1 (no input). Bounds that a table could not hold are no bounds.
+    """
+    return (
+        isinstance(observation, specs.BoundedArray)
+        and observation.shape == ()
+        and np.issubdtype(observation.dtype, np.integer)
+        and int(observation.minimum) >= -1
+        and int(observation.maximum) < MOST_ROWS
+    )
+
+
+def check_discrete(actions: Any) -> None:
+    """Raises TypeError unless the action spec is discrete."""
+    if not isinstance(actions, specs.DiscreteArray):
+        raise TypeError(f"actions: got {actions!r}, allowed is a dm_env DiscreteArray")
+
+
+def from_functions(
+    init: Callable[[jax.Array], Params],
+    apply: Callable[[Params, Any], jax.Array],
+    num_actions: int,
+    observation_spec: Any = None,
+) -> Network:
+    """A network of your own: `init(key)` and `apply(params, observation) -> [num_actions]`.
+
+    For one observation, without a batch axis. The parameters are any tree; with a dict by module
+    name, as Haiku makes it, layers that are `hk.Linear` or `hk.Conv2D` have Kronecker factors;
+    everything else has a diagonal Fisher. Engines and the builder fill in the observation's spec.
+    """
+    if not isinstance(jax.eval_shape(init, jax.random.PRNGKey(0)), Mapping):
+        return from_functions(
+            init=lambda key: {"network": init(key)},
+            apply=lambda params, x: apply(params["network"], x),
+            num_actions=num_actions,
+            observation_spec=observation_spec,
+        )
+    network = Network(
+        init=init,
+        encode=lambda observation, units=(): observation,
+        apply=apply,
+        value=lambda params, x, action: apply(params, x)[action],
+        num_actions=num_actions,
+    )
+    return network if observation_spec is None else with_example(network, observation_spec)
+
+
+def from_transformed(transformed: hk.Transformed, environment_spec: Any) -> Network:
+    """A Haiku network of your own: `hk.transform(lambda observation: q [num_actions])`.
+
+    For one observation, without a batch axis, as the environment's spec has it.
+    """
+    check_discrete(environment_spec.actions)
+    if "rng" in inspect.signature(transformed.apply).parameters:
+        transformed = hk.without_apply_rng(transformed)
+    dummy = jax.tree_util.tree_map(
+        lambda spec: np.zeros(spec.shape, spec.dtype), environment_spec.observations
+    )
+    return from_functions(
+        init=lambda key: transformed.init(key, dummy),
+        apply=transformed.apply,
+        num_actions=int(environment_spec.actions.num_values),
+        observation_spec=environment_spec.observations,
+    )
+
+
+def num_parameters(params: Params) -> int:
+    """How many numbers a tree holds."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(params))
+
+
+def _pure(forward: Callable[..., jax.Array]) -> tuple[Any, Any]:
+    return hk.without_apply_rng(hk.transform(forward))
+
+
+def _fan_in(size: int) -> hk.initializers.Initializer:
+    return hk.initializers.TruncatedNormal(1.0 / np.sqrt(size))
+
+
+def _normalised(h: jax.Array) -> jax.Array:
+    """Layer normalisation without parameters: it bounds what a value can run off to."""
+    centred = h - jnp.mean(h, axis=-1, keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-5)
+
+
+def _mlp(
+    config: EVEConfig, rows: int, fan_in: int, num_actions: int, x: Any, one_hot: jax.Array
+) -> jax.Array:
+    """`[..., outputs]` for actions as one-hot `[..., num_actions]`; x is read once."""
+    activation = _ACTIVATIONS[config.activation]
+    norm = _normalised if config.layer_norm else lambda h: h
+    own = config.first_layer == "by_action"
+    blocks = 1 + num_actions if own else 1
+    parts = FirstLayer(rows, blocks, config.hidden[0], fan_in)(x)
+    h = parts[0]
+    if own:
+        h = h + one_hot @ parts[1:]
+    h = activation(norm(h))
+    for units in config.hidden[1:]:
+        h = activation(norm(hk.Linear(units, name="hidden")(h)))
+    w_init = hk.initializers.Constant(0.0) if config.zero_output else None
+    return hk.Linear(1 if own else num_actions, w_init=w_init, name="output")(h)
+
+
+def _network(
+    config: EVEConfig,
+    forward: Callable,
+    encode: Callable,
+    dummy: Any,
+    num_actions: int,
+    **more: Any,
+) -> Network:
+    """`forward(x, one_hot)` as a network."""
+    own = config.first_layer == "by_action"
+    init, pure = _pure(forward)
+    eye = np.eye(num_actions, dtype=np.float32)
+
+    def value(params: Params, x: Any, action: Array) -> jax.Array:
+        q = pure(params, x, jax.nn.one_hot(action, num_actions))
+        return q[0] if own else q[action]
+
+    def apply(params: Params, x: Any) -> jax.Array:
+        q = pure(params, x, eye)
+        return q[:, 0] if own else q
+
+    return Network(
+        init=lambda key: init(key, dummy, eye[0]),
+        encode=encode,
+        apply=apply,
+        value=value,
+        num_actions=num_actions,
+        leaky=config.activation == "leaky_relu",
+        blocks=1 + num_actions if own else 1,
+        output="output",
+        example=example_of(dummy),
+        **more,
+    )
+
+
+@functools.lru_cache(maxsize=64)  # Equal configs share one Network, and with it one jit cache.
+def _vector_mlp(
+    config: EVEConfig,
+    width: int,
+    num_actions: int,
+    indexed: bool = False,
+    num_rows: int | None = None,
+) -> Network:
+    """The MLP on vectors of this width, given whole, as `SparseInput`, or (if `indexed`) as the
+    index of the one in a one-hot vector."""
+    blocks = 1 + num_actions if config.first_layer == "by_action" else 1
+    rows = width * blocks if num_rows is None else num_rows
+
+    def encode(observation: Any, units: Any = ()) -> Any:
+        x = vector(network, observation, units)
+        if not isinstance(x, SparseInput):
+            return x
+        index, value = x
+        if not reads_rows(config):
+            return value @ jax.nn.one_hot(index, width)
+        of_blocks = index * blocks + jnp.arange(blocks)[:, None]
+        return Rows(jnp.where(index < 0, -1, of_blocks), jnp.asarray(value, jnp.float32))
+
+    network = _network(
+        config,
+        lambda x, one_hot: _mlp(config, rows, width, num_actions, x, one_hot),
+        encode,
+        np.zeros(width, np.float32) if num_rows is None else Rows(*_no_rows(blocks)),
+        num_actions,
+        width=width,
+        indexed=indexed,
+        with_rows=lambda rows: _vector_mlp(config, width, num_actions, indexed, rows),
+    )
+    return network
+
+
+@functools.lru_cache(maxsize=64)
+def _image_mlp(config: EVEConfig, shape: tuple[int, ...], torso: str, num_actions: int) -> Network:
+    """The MLP on what a torso makes of images of this shape."""
+
+    def forward(image: jax.Array, one_hot: jax.Array) -> jax.Array:
+        x = images.TORSOS[torso](image, _ACTIVATIONS[config.activation])
+        rows = x.size * (1 + num_actions if config.first_layer == "by_action" else 1)
+        return _mlp(config, rows, x.size, num_actions, x, one_hot)
+
+    def encode(image: Any, units: Any = ()) -> jax.Array:
+        """All pixels in one unit, the largest: a convolution treats them alike."""
+        most = units if isinstance(units, tuple) else jnp.full(width, jnp.max(units))
+        return in_units(jnp.ravel(_scaled(image)), most).reshape(shape)
+
+    width = int(np.prod(shape))
+    dummy = np.zeros(shape, np.float32)
+    return _network(config, forward, encode, dummy, num_actions, width=width)
+
+
+def _flat(observation: Any) -> jax.Array:
+    """One vector; bytes are scaled to at most one."""
+    leaves = [jnp.ravel(_scaled(leaf)) for leaf in jax.tree_util.tree_leaves(observation)]
+    return jnp.concatenate(leaves)
+
+
+def _scaled(leaf: Any) -> jax.Array:
+    leaf = jnp.asarray(leaf)
+    return leaf.astype(jnp.float32) / (255.0 if leaf.dtype == jnp.uint8 else 1.0)

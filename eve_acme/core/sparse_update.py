@@ -1,0 +1,259 @@
+"""The learning step for inputs with few entries: only the rows that a round touches are computed.
+
+An entry of the input selects rows of the first layer's w, and a minibatch reads and trains few of
+them. Everything that happens to the others meanwhile has a closed form, so a row is stored together
+with the step up to which it is true, and is brought up to date when it is next read:
+
+- Adam's momentum goes on moving a row that gets no gradient (see `coast`);
+- the target network's row is the online row as of the last target update;
+- the Fisher sum only changes its unit (what is new weighs more, instead of what is old less).
+
+A minibatch gathers its rows into a small first layer, runs the very same `update.learn_minibatch`
+on it, and scatters them back: cost grows with what a batch touches, not with the number of
+parameters. The tests hold it against the dense learner.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from eve_acme.config import EVEConfig
+from eve_acme.core import fisher as fisher_lib
+from eve_acme.core import update
+from eve_acme.core.adam import B1, B2
+from eve_acme.core.networks import FIRST, Network, Rows, with_rows
+from eve_acme.core.posterior import Posterior
+from eve_acme.core.rowwise import first_places
+from eve_acme.types import Array, Transition
+
+SETTLED = 20_000
+"""Steps after which Adam's bias corrections are 1 in float32."""
+
+
+class RowValues(NamedTuple):
+    """Rows of the first layer's w as learning knows them, each `[R, units]`.
+
+    `fisher` is () if the first layer has no diagonal Fisher.
+    """
+
+    w: Array
+    target: Array
+    mu: Array
+    nu: Array
+    fisher: Any = ()
+
+
+class RowState(NamedTuple):
+    """A learner's state with the rows of its first layer kept apart.
+
+    Attributes:
+      rest: the state of everything else; its first layer has one row of zeros.
+      table: `[rows, fields, units]`, the fields of `RowValues` side by side, so that one gather
+        reads and one scatter writes all of a row.
+      seen: `[rows]` int32, the step as of which each row is true.
+    """
+
+    rest: update.State
+    table: Array
+    seen: Array
+
+
+@functools.lru_cache
+def _coasting_sums() -> np.ndarray:
+    """`S(t) = sum_{j>=1} rho^j c(t + j)`, with rho = b1 / sqrt(b2), for t = 0 .. SETTLED.
+
+    A row with moments (mu, nu) at step t that gets no gradient moves at step t + j by
+    `-lr rho^j c(t + j) mu / sqrt(nu)`, where c(i) = sqrt(1 - b2^i) / (1 - b1^i) is Adam's bias
+    correction. S(t) is all of that; the first d steps of it are `S(t) - rho^d S(t + d)`.
+    """
+    rho = B1 / np.sqrt(B2)
+    steps = np.arange(1, SETTLED + 1, dtype=np.float64)
+    correction = np.sqrt(1.0 - B2**steps) / (1.0 - B1**steps)
+    sums = np.empty(SETTLED + 1)
+    sums[SETTLED] = rho / (1.0 - rho)
+    for t in range(SETTLED - 1, -1, -1):
+        sums[t] = rho * (correction[t] + sums[t + 1])
+    return sums.astype(np.float32)
+
+
+def coast(config: EVEConfig, rows: RowValues, start: Array, stop: Array) -> jax.Array:
+    """The online rows at step `stop`, when their last gradient was at or before `start` `[R]`."""
+    sums = jnp.asarray(_coasting_sums())
+    distance = jnp.maximum(stop - start, 0).astype(jnp.float32)
+    s_start = sums[jnp.minimum(start, SETTLED)]
+    s_stop = sums[jnp.minimum(jnp.maximum(start, stop), SETTLED)]
+    travelled = s_start - jnp.exp(distance * np.float32(np.log(B1 / np.sqrt(B2)))) * s_stop
+    # Adam's epsilon, at the size that it has when the coasting starts.
+    age = (start + 1).astype(jnp.float32)
+    damping = config.adam_epsilon * jnp.sqrt(-jnp.expm1(age * np.float32(np.log(B2))))[:, None]
+    step = config.learning_rate * travelled[:, None]
+    return rows.w - step * rows.mu / (jnp.sqrt(rows.nu) + damping)
+
+
+def bring_up_to_date(config: EVEConfig, rows: RowValues, seen: Array, steps: Array) -> RowValues:
+    """Advances rows last updated at step `seen` `[R]` to step `steps`."""
+    synced = steps - steps % config.target_period
+    quiet = (steps - seen).astype(jnp.float32)[:, None]
+    unit = jnp.asarray(fisher_lib.change_of_unit(config.beta, seen, steps))
+    return RowValues(
+        w=coast(config, rows, seen, steps),
+        target=jnp.where(
+            (seen <= synced)[:, None] & (synced > 0),
+            coast(config, rows, seen, synced),
+            rows.target,
+        ),
+        mu=rows.mu * jnp.exp(quiet * np.float32(np.log(B1))),
+        nu=rows.nu * jnp.exp(quiet * np.float32(np.log(B2))),
+        fisher=jax.tree_util.tree_map(lambda leaf: leaf * jnp.reshape(unit, (-1, 1)), rows.fisher),
+    )
+
+
+def make_learner(config: EVEConfig, network: Network) -> update.Learner:
+    """The row-sparse learner of a network whose inputs are given as `Rows`."""
+    dense = update.make_dense_learner(config, network)
+    assert network.with_rows is not None
+    small_network = network.with_rows(1)
+
+    def init(key: jax.Array) -> RowState:
+        return from_dense(dense.init(key))
+
+    def step(
+        state: RowState, batches: Transition, known: update.Round
+    ) -> tuple[RowState, update.Metrics]:
+        batches = update.encoded(network, batches, known.units)
+        rest, randomness = update.begin_round(config, small_network, state.rest, batches, known)
+
+        def body(state: RowState, inputs: Any) -> tuple[RowState, update.Metrics]:
+            batch, normals, shares = inputs
+            return learn_minibatch(config, network, state, batch, normals, known, shares)
+
+        inputs = (batches, randomness, known.shares)
+        state, metrics = update.scan(body, state._replace(rest=rest), inputs)
+        return state, jax.tree_util.tree_map(jnp.mean, metrics)
+
+    def posterior(state: RowState, n: Array, *known: Any) -> Posterior:
+        return update.posterior_of(config, to_dense(config, state), n, *known)
+
+    return update.Learner(init, step, posterior)
+
+
+def learn_minibatch(
+    config: EVEConfig,
+    network: Network,
+    state: RowState,
+    batch: Transition,
+    randomness: Any,
+    known: update.Round,
+    shares: Any,
+) -> tuple[RowState, update.Metrics]:
+    """`update.learn_minibatch` on first layers of just the rows that the minibatch reads.
+
+    One is of the next states' rows, whose posterior alone is needed. The other is of the rows that
+    are trained.
+    """
+    assert network.with_rows is not None
+    ahead, x_t = _small(config, state, batch.o_t)
+    posterior = update.posterior_of(config, ahead, known.n)
+    q_t = update.bootstrap_values(
+        config,
+        network.with_rows(x_t.index.size),
+        ahead.params,
+        posterior,
+        x_t,
+        randomness,
+        known.explore,
+        shares,
+    )
+
+    taken = batch.o_tm1
+    if network.blocks > 1:  # The block that all actions share, and that of the action.
+        own = jnp.take_along_axis(taken.index, 1 + batch.a_tm1[:, None, None], axis=1)
+        taken = taken._replace(index=jnp.concatenate([taken.index[:, :1], own], axis=1))
+    small, x_tm1 = _small(config, state, taken)
+    places = x_tm1.index
+    if network.blocks > 1:
+        others = jnp.repeat(places[:, 1:], network.num_actions, axis=1)
+        x_tm1 = x_tm1._replace(index=jnp.concatenate([places[:, :1], others], axis=1))
+    small, metrics = update.learn_minibatch(
+        config,
+        network.with_rows(places.size),
+        small,
+        batch._replace(o_tm1=x_tm1, o_t=x_t),
+        q_t,
+        randomness,
+        known,
+    )
+
+    # Rows that were only read need not be written: their closed form still holds.
+    flat, source = jnp.ravel(places), jnp.ravel(taken.index)
+    new = jax.tree_util.tree_map(lambda leaf: leaf[jnp.maximum(flat, 0)], _rows(small))
+    destination = jnp.where(source < 0, state.seen.size, source)
+    return RowState(
+        rest=_with_rows(small, _rows(state.rest)),
+        table=state.table.at[destination].set(_pack(new), mode="drop"),
+        seen=state.seen.at[destination].set(small.steps, mode="drop"),
+    ), metrics
+
+
+def _small(config: EVEConfig, state: RowState, wanted: Rows) -> tuple[update.State, Rows]:
+    """The dense state with a first layer of the `wanted` rows, up to date, and their places there.
+
+    Row i of the small layer is the i-th wanted; of equal rows the first place is the one in use.
+    """
+    source = jnp.maximum(jnp.ravel(wanted.index), 0)
+    rows = bring_up_to_date(
+        config, _unpack(state.table[source]), state.seen[source], state.rest.steps
+    )
+    places = first_places(source).reshape(wanted.index.shape)
+    index = jnp.where(wanted.index < 0, -1, places)
+    return _with_rows(state.rest, rows), wanted._replace(index=index)
+
+
+def from_dense(state: update.State) -> RowState:
+    """The row state that stands for a dense state."""
+    rows = _rows(state)
+    return RowState(
+        rest=_with_rows(state, jax.tree_util.tree_map(lambda leaf: jnp.zeros_like(leaf[:1]), rows)),
+        table=_pack(rows),
+        seen=jnp.full(rows.w.shape[0], state.steps, jnp.int32),
+    )
+
+
+def to_dense(config: EVEConfig, state: RowState) -> update.State:
+    """The dense state that a row state stands for."""
+    rows = bring_up_to_date(config, _unpack(state.table), state.seen, state.rest.steps)
+    return _with_rows(state.rest, rows)
+
+
+def _pack(rows: RowValues) -> jax.Array:
+    return jnp.stack(jax.tree_util.tree_leaves(rows), axis=1)
+
+
+def _unpack(table: jax.Array) -> RowValues:
+    fields = [table[:, i] for i in range(table.shape[1])]
+    return RowValues(*fields)
+
+
+def _rows(state: update.State) -> RowValues:
+    moments = state.optimizer[0]
+    trees = [state.params, state.target, moments.mu, moments.nu]
+    if not isinstance(state.fisher.total, tuple):
+        trees.append(state.fisher.total)
+    return RowValues(*(tree[FIRST]["w"] for tree in trees))
+
+
+def _with_rows(state: update.State, rows: RowValues) -> update.State:
+    moments = state.optimizer[0]
+    moments = moments._replace(mu=with_rows(moments.mu, rows.mu), nu=with_rows(moments.nu, rows.nu))
+    fisher = state.fisher
+    if not isinstance(rows.fisher, tuple):
+        fisher = fisher._replace(total=with_rows(fisher.total, rows.fisher))
+    return state._replace(
+        params=with_rows(state.params, rows.w),
+        target=with_rows(state.target, rows.target),
+        optimizer=(moments, *state.optimizer[1:]),
+        fisher=fisher,
+    )

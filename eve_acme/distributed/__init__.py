@@ -1,0 +1,1 @@
+"""The Launchpad program, its nodes, and what keeps them running."""

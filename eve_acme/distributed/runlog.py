@@ -1,0 +1,67 @@
+"""Logs of a distributed run: episodes.csv, metrics.csv, TensorBoard; status.json for the view."""
+
+import csv
+import time
+from typing import Any
+
+from eve_acme.distributed.node import Run
+from eve_acme.experiments.recorder import write_json
+
+METRICS_SECONDS = 5.0
+EPISODE = ("episode", "actor", "index", "ticket", "length", "total", "bad", "treasure", "time")
+METRICS = (
+    "time", "episodes", "env_steps", "rounds", "n", "loss", "replay_size", "replay_bytes",
+    "steps_read", "recent_return", "bad_fraction", "evaluation",
+)  # fmt: skip
+
+
+class RunLog:
+    """Writes what the coordinator sees; begins episodes.csv anew, from the counter's account."""
+
+    def __init__(self, run: Run):
+        self._directory = run.directory
+        self._episodes = open(run.directory / "episodes.csv", "w", newline="")  # noqa: SIM115
+        self._episode_rows = csv.DictWriter(self._episodes, EPISODE, extrasaction="ignore")
+        self._episode_rows.writeheader()
+        path = run.directory / "metrics.csv"
+        new = not path.exists()
+        self._metrics = open(path, "a", newline="")  # noqa: SIM115
+        self._metric_rows = csv.DictWriter(self._metrics, METRICS, extrasaction="ignore")
+        if new:
+            self._metric_rows.writeheader()
+        self._board: Any = None
+        self._next = 0.0
+
+    def episode(self, number: int, episode: dict[str, Any]) -> None:
+        """One finished episode."""
+        self._episode_rows.writerow({"episode": number, **episode})
+
+    def status(self, status: dict[str, Any]) -> None:
+        """The state of the run, twice a second."""
+        write_json(self._directory / "status.json", status)
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + METRICS_SECONDS
+        self._metric_rows.writerow(status)
+        self._metrics.flush()
+        self._episodes.flush()
+        self._to_tensorboard(status)
+
+    def _to_tensorboard(self, status: dict[str, Any]) -> None:
+        import tensorflow as tf
+
+        if self._board is None:
+            self._board = tf.summary.create_file_writer(str(self._directory / "tensorboard"))
+        with self._board.as_default():
+            for name in METRICS[1:]:
+                value = status.get(name)
+                if value is not None:
+                    tf.summary.scalar(name, float(value), step=status["env_steps"])
+            self._board.flush()
+
+    def close(self) -> None:
+        self._next = 0.0
+        self._metrics.close()
+        self._episodes.close()
+        if self._board is not None:
+            self._board.close()

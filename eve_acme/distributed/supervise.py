@@ -1,0 +1,222 @@
+"""Starts the nodes of a run as processes, starts again those that die, and leaves none behind.
+
+Processes come from a fork server that has imported everything: a node is up in a fraction of the
+seconds that importing JAX, TensorFlow and Acme takes. Each node watches the launcher, and dies with
+it or with the fork server, so a launcher that is killed leaves no process behind.
+"""
+
+import collections
+import contextlib
+import ctypes
+import dataclasses
+import multiprocessing
+import os
+import pathlib
+import select
+import shutil
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Set
+from typing import Any
+
+from eve_acme.distributed.node import Run
+from eve_acme.distributed.program import ROLES
+
+MOST_DEATHS = 5
+"""A node that dies so often within `DEATHS_SECONDS` ends the run."""
+DEATHS_SECONDS = 60.0
+END_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+_BEHIND = 10
+"""Niceness of all nodes but the learner."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeName:
+    """One node of a program."""
+
+    role: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.role}-{self.index}"
+
+
+class GaveUp(RuntimeError):
+    """A node died again and again."""
+
+
+def node_names(run: Run) -> list[NodeName]:
+    """All nodes, in the order of their starting."""
+    counts = {"actor": run.actors}
+    return [NodeName(role, i) for role in ROLES for i in range(counts.get(role, 1))]
+
+
+class Supervisor:
+    """The processes of a run; use as a context manager."""
+
+    def __init__(self, run: Run, addresses: dict[str, str], learner_cores: Set[int] = frozenset()):
+        """Starts nothing yet. On `learner_cores`, if any, there will be nothing but learning."""
+        self._run = run
+        self._learner_cores = learner_cores
+        self._addresses = addresses
+        self._processes: dict[NodeName, Any] = {}
+        self._ended: set[NodeName] = set()
+        self._deaths: dict[NodeName, collections.deque[float]] = {}
+        self.restarts: list[tuple[float, NodeName, int]] = []
+        # What one process has compiled the others need not compile again. Not kept for later: it is
+        # for just this kind of processor.
+        self._compiled = run.directory / "compiled"
+        shutil.rmtree(self._compiled, ignore_errors=True)
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["eve_acme.distributed.preload"])
+
+    def __enter__(self) -> "Supervisor":
+        for name in node_names(self._run):
+            self._start(name)
+        (self._run.directory / "pids").mkdir(exist_ok=True)
+        self._write_pids()
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        self.end()
+        shutil.rmtree(self._compiled, ignore_errors=True)
+
+    def pid(self, name: NodeName) -> int:
+        """The node's process, as of now."""
+        return self._processes[name].pid
+
+    def look(self) -> bool:
+        """Starts again what has died; True when the coordinator has ended the run."""
+        for name, process in list(self._processes.items()):
+            if name in self._ended or process.exitcode is None:
+                continue
+            if process.exitcode == 0:
+                self._ended.add(name)
+            else:
+                self._restart(name, process.exitcode)
+        return NodeName("coordinator", 0) in self._ended
+
+    def ask_to_end(self) -> None:
+        """Tells the coordinator to save and to end the run."""
+        self._signal(NodeName("coordinator", 0), signal.SIGTERM)
+
+    def end(self) -> None:
+        """Waits for all to end by themselves; ends those that do not."""
+        self._wait(END_SECONDS)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for name in self._processes:
+                self._signal(name, number)
+            self._wait(2.0)
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for process in self._processes.values():
+            process.join(timeout=max(0.0, deadline - time.monotonic()))
+
+    def _signal(self, name: NodeName, number: int) -> None:
+        process = self._processes[name]
+        if process.exitcode is None:
+            os.kill(process.pid, number)
+
+    def _start(self, name: NodeName) -> None:
+        process = self._context.Process(
+            target=_node_process,
+            args=(
+                self._run,
+                self._addresses,
+                name,
+                os.getpid(),
+                str(self._compiled),
+                self._learner_cores,
+            ),
+            name=str(name),
+            daemon=False,
+        )
+        process.start()
+        self._processes[name] = process
+
+    def _restart(self, name: NodeName, code: int) -> None:
+        deaths = self._deaths.setdefault(name, collections.deque(maxlen=MOST_DEATHS))
+        deaths.append(time.monotonic())
+        self.restarts.append((time.time(), name, code))
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        if len(deaths) == MOST_DEATHS and deaths[-1] - deaths[0] < DEATHS_SECONDS:
+            log = self._run.directory / "logs" / f"{name}.log"
+            raise GaveUp(
+                f"{name} died {MOST_DEATHS} times within {DEATHS_SECONDS:.0f} s, last with {how}: "
+                f"{last_error(log)} (all of it: {log})"
+            )
+        self._start(name)
+        self._write_pids()
+
+    def _write_pids(self) -> None:
+        for name, process in self._processes.items():
+            (self._run.directory / "pids" / str(name)).write_text(f"{process.pid}\n")
+
+
+def last_error(log: pathlib.Path) -> str:
+    """The last line that a node printed before it died."""
+    try:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    return lines[-1].strip()[:300] if lines else "it printed nothing"
+
+
+def _node_process(
+    run: Run,
+    addresses: dict[str, str],
+    name: NodeName,
+    launcher: int,
+    compiled: str,
+    learner_cores: Set[int],
+) -> None:
+    """The life of a node's process."""
+    os.sched_setaffinity(0, os.sched_getaffinity(0) - learner_cores)
+    os.setsid()  # Ctrl-C in the terminal is for the launcher.
+    if name.role != "learner":
+        os.nice(_BEHIND)
+        threading.Thread(target=_stand_back, daemon=True).start()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # When the fork server dies.
+    threading.Thread(target=_die_with, args=(launcher,), daemon=True).start()
+    from eve_acme.distributed import node as base
+    from eve_acme.distributed import program
+
+    base.share_compiled(compiled)
+    base.LEARNER_CORES[:] = learner_cores
+    program.redirect_output(run.directory / "logs" / f"{name}.log")
+    signal.signal(signal.SIGTERM, lambda *_: base.finish_all())
+    try:
+        program.run_node(run, addresses, name.role, name.index)
+    except BaseException:
+        traceback.print_exc()
+        program.leave(1)
+    program.leave(0)
+
+
+def _stand_back(path: pathlib.Path = pathlib.Path("/proc/self/autogroup")) -> None:
+    """Lets this session give way to others.
+
+    Where cores are few all nodes wait for the learner, and one that takes its turn while a thread
+    of the learner's holds Python's lock stops all of the learner. Linux may weigh sessions against
+    each other, not processes, and every node is a session of its own: see autogroup in sched(7).
+    All users but root together may say so ten times a second, hence the attempts.
+    """
+    for _ in range(100):
+        try:
+            path.write_text(str(_BEHIND))
+            return
+        except BlockingIOError:
+            time.sleep(0.1)
+        except OSError:
+            return
+
+
+def _die_with(launcher: int) -> None:
+    """Ends this process when the launcher has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        select.select([os.pidfd_open(launcher)], [], [])
+    os._exit(1)

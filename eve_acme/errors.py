@@ -1,0 +1,17 @@
+"""The errors that users see."""
+
+
+class UsageError(Exception):
+    """Bad input: the message names the field, the value and what is allowed. Exit code 2."""
+
+
+class InputError(ValueError):
+    """Data from outside do not fit. The message names what came, what is allowed, and where."""
+
+
+class Diverged(ArithmeticError):
+    """The loss is not finite. `path` is the file that holds the rounds of batches that made it."""
+
+    def __init__(self, message: str, path: str):
+        super().__init__(message)
+        self.path = path

@@ -1,0 +1,1 @@
+"""Tasks by name, engines that run them, and what a run leaves behind."""

@@ -1,0 +1,90 @@
+"""Makes the engine that a plan names, around bsuite's own logging."""
+
+import argparse
+import dataclasses
+from typing import Any
+
+from eve_acme import config as config_lib
+from eve_acme.errors import InputError, UsageError
+from eve_acme.experiments import tasks, visits
+from eve_acme.experiments.baselines import BaselineEngine
+from eve_acme.experiments.plan import Plan
+from eve_acme.experiments.recorder import RowLogger
+from eve_acme.types import ReplayFull
+
+
+def make(plan: Plan) -> Any:
+    """The engine; raises UsageError if network or replay do not fit the environment."""
+    task = tasks.parse(plan.task)
+    raw = _logged(task, plan.seed)
+    if plan.agent != "eve":
+        return BaselineEngine(plan.agent, raw, plan.seed)
+    from eve_acme.core.networks import make_networks
+
+    environment = tasks.compact(task, raw)
+    if task.encoding == "index" and task.is_deep_sea and plan.engine == "acme":
+        # Its replay cannot be asked.
+        environment = visits.Counted(environment)
+    steps = plan.episodes * task.settings["size"] if task.is_deep_sea else 0
+    if plan.config.subsample:
+        steps //= plan.config.n_step + 1
+    engine: Any = None
+    try:
+        network = make_networks(specs(environment), plan.config)
+        if plan.engine == "acme":
+            engine = _acme_engine()(environment, network, plan.config, plan.seed)
+        else:
+            from eve_acme.embedded import Engine
+
+            engine = Engine(environment, network, plan.config, plan.seed)
+        engine.check_room(max(steps, plan.config.min_replay))
+    except (ReplayFull, InputError, config_lib.ConfigError) as error:
+        if engine is not None:
+            engine.close()
+        raise UsageError(str(error)) from None
+    return engine
+
+
+def _acme_engine() -> Any:
+    """The class, which needs what a plain install leaves out."""
+    try:
+        from eve_acme.agent.run import AcmeEngine
+    except ImportError as error:
+        raise UsageError(
+            "engine: got 'acme', allowed once its packages are there (Python 3.10 and "
+            f"pip install '.[acme]'): {error}"
+        ) from None
+    return AcmeEngine
+
+
+def specs(environment: Any) -> Any:
+    """The specs that `make_networks` reads."""
+    return argparse.Namespace(
+        actions=environment.action_spec(), observations=environment.observation_spec()
+    )
+
+
+def parameter_counts(plan: Plan, environment: Any) -> dict[str, int]:
+    """Parameters of the network in both of its forms."""
+    import jax
+
+    from eve_acme.core.networks import make_networks, num_parameters
+
+    counts = {}
+    for form in config_lib.CHOICES["first_layer"]:
+        config = dataclasses.replace(plan.config, first_layer=form)
+        network = make_networks(specs(environment), config)
+        counts[form] = num_parameters(jax.eval_shape(network.init, jax.random.PRNGKey(0)))
+    return counts
+
+
+def _logged(task: tasks.Task, seed: int) -> Any:
+    """bsuite's environment in bsuite's own logging wrapper, which keeps rows on its grid."""
+    from bsuite.utils import wrappers
+
+    logger = RowLogger()
+    raw = tasks.load(task, seed)
+    raw.logged_rows = logger.rows
+    environment = wrappers.Logging(raw, logger)
+    tasks.make_picklable(environment)
+    return environment

@@ -1,0 +1,117 @@
+"""What a run is to do: all that decides it, and the folder that it may write to."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import shutil
+from importlib import metadata
+from typing import Any
+
+from eve_acme import config as config_lib
+from eve_acme.errors import UsageError
+
+PACKAGES = ("jax", "jaxlib", "dm-haiku", "optax", "numpy", "bsuite", "dm-acme", "dm-reverb")
+FREE_MEGABYTES = 200
+MAY_CHANGE = ("episodes", "stop_when_solved", "replay_megabytes")
+"""What may be given anew when a run is resumed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All that decides a run; what config.json holds."""
+
+    task: str
+    agent: str
+    engine: str
+    seed: int
+    label: str
+    episodes: int
+    stop_when_solved: bool
+    config: config_lib.EVEConfig
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON, with the versions of everything that matters."""
+        return {**dataclasses.asdict(self), "versions": versions()}
+
+
+def from_directory(directory: pathlib.Path, field: str = "--resume") -> Plan:
+    """The plan that a folder's config.json holds; raises UsageError about `field`."""
+    try:
+        return from_saved(json.loads((directory / "config.json").read_text()))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{field}: got {str(directory)!r}, allowed is the DIR of an earlier run ({error})"
+        ) from None
+
+
+def from_saved(saved: dict[str, Any]) -> Plan:
+    """The plan that a config.json's content describes."""
+    values = {field.name: saved[field.name] for field in dataclasses.fields(Plan)}
+    return Plan(**{**values, "config": config_lib.from_dict(values["config"])})
+
+
+def refuse_changes(given: dict[str, Any], have: dict[str, Any], where: str) -> None:
+    """Raises UsageError with every field that is given otherwise than a run's folder has it."""
+    changed = [
+        f"{name}: got {value!r}, allowed is {have[name]!r}"
+        for name, value in given.items()
+        if name not in MAY_CHANGE and value != have[name]
+    ]
+    if changed:
+        raise UsageError(f"{'; '.join(changed)} as in {where}")
+
+
+def folder_name(task: str) -> str:
+    """A task's name as part of a path."""
+    return task.replace("/", "-").replace(":", "-").replace("=", "").replace(",", "-")
+
+
+def new_directory(out: str | None, default: str) -> pathlib.Path:
+    """Where a new run goes: checked, not made yet; raises UsageError.
+
+    Without `out` it is `default`, or that with the first number that is free.
+    """
+    try:
+        if out is not None:
+            directory = pathlib.Path(out)
+            if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+                kind = "not empty" if directory.is_dir() else "not a folder"
+                raise UsageError(
+                    f"--out: got {out!r}, which is {kind}; allowed is a new or empty folder "
+                    "(or --resume it)"
+                )
+        else:
+            directory, number = pathlib.Path(default), 2
+            while directory.exists():
+                directory, number = pathlib.Path(f"{default}-{number}"), number + 1
+        place = directory.absolute()
+        while not place.exists():
+            place = place.parent
+        free = shutil.disk_usage(place).free / 2**20
+    except OSError as error:
+        raise UsageError(f"--out: got {out!r}, allowed is a folder ({error.strerror})") from None
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"--out: got {str(directory)!r}, allowed is a folder that can be made (not in {place})"
+        )
+    if free < FREE_MEGABYTES:
+        raise UsageError(
+            f"--out: got {str(directory)!r} with {free:.0f} MB free, allowed is a place with "
+            f"{FREE_MEGABYTES} MB or more"
+        )
+    return directory
+
+
+def versions() -> dict[str, str | None]:
+    """Of everything that a result may depend on."""
+    own = {"python": platform.python_version(), "eve-acme": _version("eve-acme")}
+    return own | {package: _version(package) for package in PACKAGES}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

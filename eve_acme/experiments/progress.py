@@ -1,0 +1,90 @@
+"""Progress while a run works: a bar in a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from typing import Any
+
+from eve_acme.experiments import output
+from eve_acme.experiments.recorder import Recorder
+
+LINE_SECONDS = 10.0
+
+
+class Progress:
+    """Shows a run's episodes; use as a context manager."""
+
+    def __init__(self, recorder: Recorder, total: int, quiet: bool):
+        self._recorder = recorder
+        self._total = total
+        self._quiet = quiet
+        self._done = len(recorder.returns)
+        self._started = time.monotonic()
+        self._steps: int | None = None
+        self._next_line = self._started + LINE_SECONDS
+        self._bar: Any = None
+        self.unread = False  # Whether a line has found no reader.
+
+    def __enter__(self) -> "Progress":
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                refresh_per_second=4,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("starting", total=self._total, completed=self._done)
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, env_steps: int) -> None:
+        """Call at the end of each episode."""
+        now = time.monotonic()
+        if self._steps is None:  # The first episode compiles; the rate counts from its end.
+            self._steps, self._started, self._done = env_steps, now, len(self._recorder.returns)
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                completed=len(self._recorder.returns),
+                description=self.describe(env_steps, now),
+            )
+        elif now >= self._next_line:
+            self._next_line = now + LINE_SECONDS
+            done = len(self._recorder.returns)
+            rate = (done - self._done) / max(now - self._started, 1e-9)
+            left = f", {(self._total - done) / rate:.0f} s left" if rate > 0 else ""
+            text = self.describe(env_steps, now)
+            self.unread = not output.say(f"episode {done}/{self._total}  {text}{left}")
+
+    def describe(self, env_steps: int, now: float) -> str:
+        """Return, bad episodes, solved or not, and speed, in a line."""
+        recorder = self._recorder
+        parts = [f"return {recorder.recent_return:.2f}"]
+        if recorder.bad:
+            parts.append(f"bad {recorder.bad_fraction:.0%}")
+            for name, label in (("solved_episode_10", "10%"), ("solved_episode_20", "20%")):
+                episode = recorder.solved[name]
+                parts.append(f"solved@{label} {'no' if episode is None else episode}")
+        steps = env_steps - (self._steps or 0)
+        if steps > 0:
+            parts.append(f"{steps / max(now - self._started, 1e-9):.0f} steps/s")
+        return "  ".join(parts)

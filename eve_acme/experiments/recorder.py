@@ -1,0 +1,134 @@
+"""What a run was: its episodes, bsuite's columns, the summary. All files are written atomically."""
+
+import csv
+import io
+import json
+import os
+import pathlib
+from typing import Any
+
+import dm_env
+import numpy as np
+
+from eve_acme.experiments.tasks import Task
+
+LEAST_EPISODES = 100
+"""Before so many episodes a share of good ones is luck: on small or stochastic grids a random agent
+crosses the thresholds in its first few."""
+
+THRESHOLDS = {"solved_episode_20": 0.8, "solved_episode_10": 0.9}
+"""Deep Sea is solved at the first episode, from the hundredth on, whose share of bad episodes so
+far is below this: the paper's threshold (20 % good episodes), and bsuite's own since October 2022
+(10 %)."""
+
+
+class RowLogger:
+    """Keeps the rows that bsuite's logging wrapper writes, on its logarithmic grid of episodes."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def write(self, data: dict[str, Any]) -> None:
+        self.rows.append(dict(data))
+
+
+class Recorder:
+    """Watches a raw bsuite environment through its own counters, one call an episode."""
+
+    def __init__(self, task: Task):
+        self.task = task
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+        self.bad: list[int] = []
+        self.treasures = 0
+        self.wall_seconds = 0.0
+        self.solved: dict[str, int | None] = dict.fromkeys(THRESHOLDS)
+        self._treasure_total = 0.0
+
+    def episode(self, length: int, total: float, environment: dm_env.Environment) -> None:
+        """Takes note of a finished episode."""
+        info = environment.bsuite_info()
+        bad, treasure = 0, False
+        if self.task.is_deep_sea:
+            bad = info["total_bad_episodes"] - (self.bad[-1] if self.bad else 0)
+            treasure = info["denoised_return"] > self._treasure_total + 0.5
+            self._treasure_total = info["denoised_return"]
+        self.count(length, total, bad, treasure)
+
+    def count(self, length: int, total: float, bad: int, treasure: bool) -> None:
+        """Takes note of a finished episode, given what Deep Sea says of it."""
+        self.returns.append(total)
+        self.lengths.append(length)
+        if not self.task.is_deep_sea:
+            return
+        self.treasures += treasure
+        self.bad.append(bad + (self.bad[-1] if self.bad else 0))
+        for name, threshold in THRESHOLDS.items():
+            enough = len(self.returns) >= LEAST_EPISODES
+            if enough and self.solved[name] is None and self.bad_fraction < threshold:
+                self.solved[name] = len(self.returns)
+
+    @property
+    def bad_fraction(self) -> float:
+        return self.bad[-1] / len(self.bad) if self.bad else float("nan")
+
+    @property
+    def recent_return(self) -> float:
+        return float(np.mean(self.returns[-100:])) if self.returns else float("nan")
+
+    def summary(self) -> dict[str, Any]:
+        """The part of summary.json that the episodes decide."""
+        deep_sea = self.task.is_deep_sea and bool(self.bad)
+        episodes = len(self.returns)
+        return dict(
+            episodes=episodes,
+            final_mean_return=self.recent_return if episodes else None,
+            bad_episode_fraction=self.bad_fraction if deep_sea else None,
+            good_episode_fraction=self.treasures / episodes if deep_sea else None,
+            **self.solved,
+        )
+
+    def final_row(self, environment: dm_env.Environment) -> dict[str, Any]:
+        """The run's last episode in bsuite's columns, wherever it lies on the grid."""
+        return dict(
+            steps=sum(self.lengths),
+            episode=len(self.returns),
+            total_return=float(np.sum(self.returns)),
+            episode_len=self.lengths[-1],
+            episode_return=self.returns[-1],
+            **environment.bsuite_info(),
+        )
+
+    def write_results(self, directory: pathlib.Path, environment: Any) -> None:
+        """Writes results.csv, and links it under the name by which bsuite's loader finds it."""
+        if not self.returns:
+            return
+        last = self.final_row(environment)
+        rows = [row for row in environment.logged_rows if row["episode"] < last["episode"]]
+        rows.append(last)
+        extra = {} if self.task.bsuite_id else self.task.settings
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=[*last, *extra])
+        writer.writeheader()
+        writer.writerows({**row, **extra} for row in rows)
+        write_atomically(directory / "results.csv", text.getvalue().encode())
+        if self.task.bsuite_id:
+            name = f"bsuite_id_-_{self.task.bsuite_id.replace('/', '-')}.csv"
+            link = directory / name
+            if not link.is_symlink():
+                link.symlink_to("results.csv")
+
+
+def write_atomically(path: pathlib.Path, data: bytes) -> None:
+    """Writes a file that is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+    """Writes JSON in a form that people can read; refuses what is not JSON."""
+    write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())

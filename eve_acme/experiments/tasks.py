@@ -1,0 +1,166 @@
+"""Tasks by name: bsuite's ids (`deep_sea/10`) and settings (`deep_sea:size=30`), and environments
+from outside (`gymnasium:CartPole-v1`, `package.module:function`; see `external`)."""
+
+import ast
+import inspect
+import math
+from typing import Any, NamedTuple
+
+import dm_env
+import numpy as np
+
+from eve_acme.environments.wrappers import OneHotAsIndex, Rotated, TwoHot
+from eve_acme.errors import UsageError
+from eve_acme.experiments import external
+
+DEEP_SEA = ("deep_sea", "deep_sea_stochastic")
+DEEP_SEA_SIZES = (2, 200)
+ENCODINGS = {
+    "index": OneHotAsIndex,
+    "raw": lambda environment: environment,
+    "rotated": Rotated,
+    "two_hot": TwoHot,
+}
+"""How a Deep Sea may give its states. From bsuite's own observation (`raw`) the learner computes
+the same as from the index, at about the same speed."""
+EXTERNAL = "external"
+
+
+class Task(NamedTuple):
+    """A bsuite experiment with its settings, or an environment from outside.
+
+    Attributes:
+      name: as the user wrote it.
+      experiment: bsuite's name of the experiment; EXTERNAL for others.
+      settings: keyword arguments of bsuite's loader.
+      bsuite_id: the id in bsuite's sweep with just these settings, if there is one.
+      episodes: how long bsuite runs it.
+      encoding: how a Deep Sea gives its states.
+    """
+
+    name: str
+    experiment: str
+    settings: dict[str, Any]
+    bsuite_id: str | None
+    episodes: int
+    encoding: str = "index"
+
+    @property
+    def is_deep_sea(self) -> bool:
+        return self.experiment in DEEP_SEA
+
+
+def parse(name: str) -> Task:
+    """The task that `name` stands for; raises UsageError."""
+    from bsuite import bsuite, sweep
+
+    experiment, separator, rest = name.partition("/" if "/" in name else ":")
+    if experiment not in bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT:
+        if external.is_external(name):
+            return Task(name, EXTERNAL, {"environment": name}, None, external.EPISODES)
+        known = ", ".join(bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT)
+        raise UsageError(
+            f"task: got {name!r}, allowed is gymnasium:ID, MODULE:FUNCTION, or EXPERIMENT/INDEX "
+            f"with EXPERIMENT of {known}"
+        )
+    ids = [i for i in sweep.SWEEP if i.startswith(experiment + sweep.SEPARATOR)]
+    settings: dict[str, Any]
+    bsuite_id: str | None
+    encoding = "index"
+    if separator == "/":
+        if name not in ids:
+            raise UsageError(f"task: got {name!r}, allowed is {ids[0]} to {ids[-1]}")
+        settings, bsuite_id = dict(sweep.SETTINGS[name]), name
+    else:
+        given = _settings(name, experiment, rest)
+        encoding = given.pop("encoding", encoding)
+        settings = {**sweep.SETTINGS[ids[0]], **given}
+        same = [i for i in ids if dict(sweep.SETTINGS[i]) == settings]
+        bsuite_id = same[0] if same else None
+    if experiment in DEEP_SEA:
+        _check_size(settings["size"])
+    return Task(name, experiment, settings, bsuite_id, sweep.EPISODES[ids[0]], encoding)
+
+
+def load(task: Task, seed: int) -> dm_env.Environment:
+    """The task's raw environment, its own randomness seeded."""
+    from bsuite import bsuite
+
+    if task.experiment == EXTERNAL:
+        return external.load(task.name, seed)
+    try:
+        environment = bsuite.load(task.experiment, task.settings)
+    except (TypeError, ValueError, OSError) as error:
+        raise UsageError(f"task: got {task.name!r}, which bsuite cannot load ({error})") from None
+    _seed(environment, seed)
+    make_picklable(environment)
+    return environment
+
+
+def make_picklable(environment: Any) -> None:
+    """Mends bsuite's wrappers, whose `__getattr__` recurses for ever while they are unpickled."""
+    while environment is not None:
+        kind = type(environment)
+        if hasattr(kind, "__getattr__") and not hasattr(kind, "__setstate__"):
+            setattr(kind, "__setstate__", _set_state)  # noqa: B010
+        environment = vars(environment).get("_env")
+
+
+def compact(task: Task, environment: dm_env.Environment) -> dm_env.Environment:
+    """The environment as the agent sees it: a Deep Sea in the task's encoding, by default the index
+    of its state, which is small on the wire."""
+    return ENCODINGS[task.encoding](environment) if task.is_deep_sea else environment
+
+
+def _set_state(self: Any, state: dict[str, Any]) -> None:
+    self.__dict__.update(state)
+
+
+def _settings(name: str, experiment: str, text: str) -> dict[str, Any]:
+    """`size=30,mapping_seed=1` as a dict, checked against the loader's signature."""
+    from bsuite import bsuite
+
+    loader = bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT[experiment]
+    allowed = [p for p in inspect.signature(loader).parameters if p != "self"]
+    if experiment in DEEP_SEA:
+        allowed.append("encoding")
+    settings: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        field, separator, value = part.partition("=")
+        if not separator or field not in allowed:
+            raise UsageError(
+                f"task: got {name!r}, allowed after {experiment}: is FIELD=VALUE, "
+                f"with FIELD of {', '.join(allowed)}"
+            )
+        if field == "encoding":
+            if value not in ENCODINGS:
+                known = ", ".join(ENCODINGS)
+                raise UsageError(f"task: encoding got {value!r}, allowed is one of {known}")
+            settings[field] = value
+            continue
+        try:
+            settings[field] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            settings[field] = None
+        number = settings[field]
+        if not isinstance(number, int | float) or not math.isfinite(number):
+            raise UsageError(f"task: {field} got {value!r}, allowed is a finite number")
+    return settings
+
+
+def _check_size(size: Any) -> None:
+    least, most = DEEP_SEA_SIZES
+    if not isinstance(size, int) or isinstance(size, bool) or not least <= size <= most:
+        raise UsageError(
+            f"task: size got {size!r}, allowed is a whole number from {least} to {most}"
+        )
+
+
+def _seed(environment: Any, seed: int) -> None:
+    """Seeds every generator of a bsuite environment: its loaders leave most of them unseeded."""
+    sequence = np.random.SeedSequence([seed, 0xB5])
+    while environment is not None:
+        for value in vars(environment).values():
+            if isinstance(value, np.random.RandomState):
+                value.seed(sequence.spawn(1)[0].generate_state(1)[0])
+        environment = vars(environment).get("_env")

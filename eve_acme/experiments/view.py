@@ -1,0 +1,136 @@
+"""What one sees of a distributed run while it works: a table in a terminal, lines elsewhere."""
+
+import collections
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+from eve_acme.experiments import output
+
+LINE_SECONDS = 10.0
+WINDOW_SECONDS = 15.0
+
+
+class View:
+    """Shows the coordinator's status.json; use as a context manager, and call `update` often."""
+
+    def __init__(self, directory: pathlib.Path, samples_per_insert: int, quiet: bool):
+        self._path = directory / "status.json"
+        self._ratio = samples_per_insert
+        self._quiet = quiet
+        self._seen: collections.deque[dict[str, Any]] = collections.deque()
+        self._troubles: dict[str, float] = {}
+        self._next_line = time.monotonic() + LINE_SECONDS
+        self._live: Any = None
+        self._started = time.time()
+        self.unread = False  # Whether a line has found no reader.
+
+    def __enter__(self) -> "View":
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            self.unread |= not output.say(text)
+
+    def update(self) -> None:
+        """Shows what is new."""
+        status = self._read()
+        if status is None:
+            return
+        for trouble in status["trouble"]:
+            kind = trouble.split(" for ")[0]
+            if time.monotonic() > self._troubles.get(kind, 0.0):
+                self._troubles[kind] = time.monotonic() + 30.0
+                self.say(f"eve: {trouble}")
+        if self._quiet:
+            return
+        if self._live is not None:
+            self._live.update(_table(self.rows()))
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE_SECONDS
+            self.say("  ".join(f"{name} {value}" for name, value in self.rows()))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Names and values of all that is shown."""
+        if not self._seen:
+            return [("starting", "")]
+        now = self._seen[-1]
+        rows = [
+            ("episodes", f"{now['episodes']}/{now['of_episodes']}"),
+            ("episodes/s", self._rate("episodes")),
+            ("steps/s", self._rate("env_steps")),
+            ("rounds/s", self._rate("rounds")),
+            ("samples/insert", f"{self._samples_per_insert()} of {self._ratio}"),
+            ("replay", f"{now['replay_size']} steps, {(now['replay_bytes'] or 0) / 2**20:.1f} MB"),
+            ("n", str(now["n"])),
+            ("return", _number(now["recent_return"])),
+            ("evaluation", _number(now["evaluation"])),
+        ]
+        if now["bad_fraction"] is not None:
+            rows.append(("bad", f"{now['bad_fraction']:.0%}"))
+            for name, label in (("solved_episode_10", "10%"), ("solved_episode_20", "20%")):
+                rows.append((f"solved@{label}", str(now[name] or "no")))
+        rows.append(("left", self._left()))
+        return rows
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            status = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return None
+        fresh = not self._seen or status["time"] > self._seen[-1]["time"]
+        if status["time"] < self._started or not fresh:
+            return None
+        self._seen.append(status)
+        while status["time"] - self._seen[0]["time"] > WINDOW_SECONDS:
+            self._seen.popleft()
+        return status
+
+    def _difference(self, name: str) -> float | None:
+        first, last = self._seen[0][name], self._seen[-1][name]
+        return None if first is None or last is None else last - first
+
+    def _rate(self, name: str) -> str:
+        seconds = self._seen[-1]["time"] - self._seen[0]["time"]
+        difference = self._difference(name)
+        return "-" if not difference or seconds <= 0 else f"{difference / seconds:.1f}"
+
+    def _samples_per_insert(self) -> str:
+        rounds, steps = self._difference("rounds"), self._difference("steps_read")
+        return "-" if not rounds or not steps else f"{self._ratio * rounds / steps:.0f}"
+
+    def _left(self) -> str:
+        seconds = self._seen[-1]["time"] - self._seen[0]["time"]
+        done = self._difference("episodes")
+        if not done:
+            return "-"
+        left = self._seen[-1]["of_episodes"] - self._seen[-1]["episodes"]
+        return f"{left * seconds / done:.0f} s"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _table(rows: list[tuple[str, str]]) -> Any:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for row in rows:
+        table.add_row(*row)
+    return table

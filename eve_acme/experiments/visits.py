@@ -1,0 +1,53 @@
+"""How often each action was taken in each state, where states are indices."""
+
+import pathlib
+from typing import Any
+
+import dm_env
+import numpy as np
+
+from eve_acme.distributed import journal
+from eve_acme.environments.wrappers import Wrapper
+
+
+class Counted(Wrapper):
+    """Counts its own visits, so that they are saved and restored with it.
+
+    Attributes:
+      visits: `[states, actions]`.
+    """
+
+    def __init__(self, environment: dm_env.Environment):
+        super().__init__(environment)
+        states = int(environment.observation_spec().maximum) + 1
+        self.visits = np.zeros((states, environment.action_spec().num_values), int)
+        self._state = -1
+
+    def reset(self) -> dm_env.TimeStep:
+        return self._noted(self._environment.reset())
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        if self._state >= 0:
+            self.visits[self._state, int(action)] += 1
+        return self._noted(self._environment.step(action))
+
+    def _noted(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        self._state = int(timestep.observation)
+        return timestep
+
+
+def of_replay(replay: Any, states: int, actions: int) -> np.ndarray:
+    """Visits `[states, actions]` that the embedded engine's replay remembers."""
+    seen, visits = replay.read(np.arange(replay.size)), np.zeros((states, actions), int)
+    np.add.at(visits, (seen.o_tm1.index[:, 0], seen.a_tm1), 1)
+    return visits
+
+
+def of_launch(directory: pathlib.Path, states: int, actions: int) -> tuple[np.ndarray, int]:
+    """Visits `[states, actions]` and number of the episodes that an `eve launch` has kept."""
+    visits, episodes = np.zeros((states, actions), int), 0
+    for _, record in journal.read(directory / "state" / "replay.journal"):
+        episode = record["episode"]
+        np.add.at(visits, (episode["observations"][:-1], episode["actions"]), 1)
+        episodes += 1
+    return visits, episodes

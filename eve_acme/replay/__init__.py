@@ -1,0 +1,1 @@
+"""Replay in memory, n-step windows, and when what is drawn."""

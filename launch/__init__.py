@@ -1,1 +1,0 @@
-"""The command line and the programs behind it; the only place with flags."""

@@ -1,1 +1,0 @@
-"""The nodes of a distributed run; see `launch.program` for how they are wired."""
