@@ -61,7 +61,7 @@ class EVEConfig:
         "omega n F + prior_precision, 'paper' = omega n (F + epsilon)",
     )
     prior_std: float = _posterior(
-        10.0,
+        20.0,
         "prior standard deviation of every value, for the unit prior, in units of the scale of "
         "returns",
         1e-15,
