@@ -62,11 +62,19 @@ class SparseInput(NamedTuple):
 
 
 class New(NamedTuple):
-    """Transitions `[m, ...]` that entered replay, and for each of them the discounted sum of its
-    episode's rewards so far, `[m]`."""
+    """Transitions that entered replay, in the order of their coming: a trajectory, or several.
+
+    Attributes:
+      transitions: `[m, ...]`.
+      returns: `[m]`, for each of them the discounted sum of its episode's rewards so far.
+      place: `[2]`, of one trajectory its writer's number, and which of that writer's it is.
+      everything: True if these are all that replay has held so far.
+    """
 
     transitions: Transition
     returns: Any
+    place: Any = ()
+    everything: Any = ()
 
 
 class Rounds(NamedTuple):

@@ -13,9 +13,9 @@ import numpy as np
 import eve_acme
 from eve_acme.cli.main import main
 from eve_acme.config import EVEConfig
-from eve_acme.distributed import journal
 from eve_acme.distributed.node import Run
 from eve_acme.experiments.plan import Plan
+from eve_acme.replay import journal
 
 ROOT = pathlib.Path(__file__).parent.parent
 TINY = ["deep_sea:size=5", "--burn-in-episodes", "5", "--min-replay", "16", "--hidden", "8"]
@@ -79,10 +79,16 @@ def alive(pid):
 def check_accounts(directory):
     """n, replay, counter and journal tell the same story; gives the summary."""
     summary = json.loads((directory / "summary.json").read_text())
-    records = [r for _, r in journal.read(directory / "state" / "replay.journal")]
-    assert len({(r["actor"], r["index"]) for r in records}) == len(records) == summary["episodes"]
-    steps = sum(len(r["episode"]["actions"]) for r in records)
+    path = directory / "state" / "replay.journal"
+    episodes = [value for kind, value in journal.records(path) if kind == journal.EPISODE]
+    assert len({(actor, index) for actor, index, _ in episodes}) == len(episodes)
+    assert len(episodes) == summary["episodes"]
+    news = list(journal.trajectories(path))
+    assert len({tuple(new.place) for new in news}) == len(news)
+    steps = sum(len(new.returns) for new in news)
     assert steps == summary["env_steps"] == summary["replay_size"] == summary["n"] - 1
+    # Of an actor that ended within an episode, steps may be there without the episode.
+    assert sum(episode["length"] for _, _, episode in episodes) <= steps
     return summary
 
 

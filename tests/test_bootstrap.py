@@ -80,12 +80,12 @@ class Checkout:
         self.calls, self.hold = folder / "calls", folder / "hold"
         self.stamp = self.root / ".venv" / "complete"
         self.tools, self.home, self.wheels = folder / "bin", folder / "home", folder / "wheels"
-        for path in (self.tools, self.home, self.wheels, self.root / "eve_acme" / "launch"):
+        for path in (self.tools, self.home, self.wheels, self.root / "eve_acme" / "cli"):
             path.mkdir(parents=True)
         for tool in TOOLS.split():
             (self.tools / tool).symlink_to(str(shutil.which(tool)))
         self.script = Path(shutil.copy(SCRIPT, self.root))
-        (self.root / "eve_acme" / "launch" / "__main__.py").write_text(PROGRAM)
+        (self.root / "eve_acme" / "cli" / "__main__.py").write_text(PROGRAM)
         make_wheel(self.wheels, "1.0")
         self.lock("tiny==1.0")
         self.python = folder / "quick_python"

@@ -1,6 +1,7 @@
 """The mathematics and the embedded engine import neither Acme nor Reverb nor TensorFlow."""
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -30,7 +31,7 @@ def test_everything_but_the_agent_imports_with_acme_blocked():
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in sorted((ROOT / "eve_acme").rglob("*.py"))
-        if "agent" not in path.parts and "launch" not in path.parts
+        if path.relative_to(ROOT).parts[1] in PURE
     ]
     assert "eve_acme.core.update" in modules and "eve_acme.embedded.engine" in modules
     lines = "".join(f"import {name.removesuffix('.__init__')}\n" for name in modules)
@@ -41,6 +42,21 @@ def test_everything_but_the_agent_imports_with_acme_blocked():
 def test_the_block_blocks():
     done = _run(_blocking(BLOCKED) + "import reverb")
     assert done.returncode != 0 and "blocked: reverb" in done.stderr
+
+
+ROOMS = ("core", "replay", "environments", "embedded", "agent", "experiments", "distributed", "cli")
+"""In the order in which they may import: each those before it."""
+
+
+def test_imports_run_one_way():
+    """As the source says, whenever they happen; and nothing imports the programs of launch/."""
+    for path in sorted((ROOT / "eve_acme").rglob("*.py")):
+        room = path.relative_to(ROOT / "eve_acme").parts[0]
+        for word in re.findall(r"(?:from|import) eve_acme\.(\w+)", path.read_text()):
+            if word in ROOMS:
+                allowed = ROOMS[: ROOMS.index(room) + 1] if room in ROOMS else ROOMS[:5]
+                assert word in allowed, f"{path} imports {word}"
+        assert not re.search(r"^\s*(from|import) launch\b", path.read_text(), re.MULTILINE), path
 
 
 def test_the_engines_do_not_import_each_other():

@@ -17,7 +17,7 @@ from eve_acme.agent.actor import Behaviour, EVEActor
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.agent.learner import EVELearner
 from eve_acme.core.networks import Network
-from eve_acme.types import Rounds
+from eve_acme.types import New, Rounds
 
 
 class Acme040Builder:
@@ -41,7 +41,9 @@ class Acme040Builder:
     def make_replay_tables(self, environment_spec: specs.EnvironmentSpec) -> list[reverb.Table]:
         return self._builder.make_replay_tables(environment_spec)
 
-    def make_dataset_iterator(self, replay_client: reverb.Client) -> Generator[Rounds, None, None]:
+    def make_dataset_iterator(
+        self, replay_client: reverb.Client
+    ) -> Generator[New | Rounds, None, None]:
         return self._builder.make_dataset_iterator(replay_client)
 
     def make_adder(self, replay_client: reverb.Client) -> replay.Adder:
@@ -62,7 +64,7 @@ class Acme040Builder:
         self,
         random_key: jax.Array,
         networks: Network,
-        dataset: Iterator[Rounds],
+        dataset: Iterator[New | Rounds],
         replay_client: reverb.Client | None = None,
         counter: counting.Counter | None = None,
     ) -> EVELearner:

@@ -12,14 +12,14 @@ from acme import core, specs
 from acme.adders import Adder
 from acme.utils import counting, loggers
 
-from eve_acme.agent import replay, storage
+from eve_acme.agent import replay
 from eve_acme.agent.actor import Behaviour, EVEActor
 from eve_acme.agent.learner import EVELearner
 from eve_acme.config import EVEConfig
 from eve_acme.core import acting
 from eve_acme.core.networks import Network, with_example
 from eve_acme.environments import checks
-from eve_acme.types import Rounds
+from eve_acme.types import New, Rounds
 
 
 class EVEBuilder:
@@ -32,6 +32,9 @@ class EVEBuilder:
       limited: whether replay holds the ratio of samples to inserts, as it must wherever actors and
         learner run freely. A driver that keeps the ratio itself may turn it off; head's
         `run_experiment` may not, since it learns by what the limiter's bounds allow.
+      sampling: 'streamed', the learner reads every trajectory once and draws minibatches from its
+        own memory; or 'sampled', Reverb draws them, which is slower.
+      ahead: trajectories (of up to ten steps) that actors may be in front of a streamed learner.
     """
 
     def __init__(
@@ -39,20 +42,24 @@ class EVEBuilder:
         config: EVEConfig,
         episodes_so_far: Callable[[], int] | None = None,
         limited: bool = True,
+        sampling: str = "streamed",
+        ahead: int = replay.AHEAD,
     ):
         self._config = config
         self._episodes_so_far = episodes_so_far
-        self._limited = limited
+        self._mode = replay.make_mode(sampling, limited, ahead)
 
     def make_replay_tables(
         self, environment_spec: specs.EnvironmentSpec, policy: Behaviour | None = None
     ) -> list[reverb.Table]:
         """Replay's tables."""
-        return replay.make_tables(self._config, environment_spec, self._limited)
+        return replay.make_tables(self._config, environment_spec, self._mode)
 
-    def make_dataset_iterator(self, replay_client: reverb.Client) -> Generator[Rounds, None, None]:
-        """Rounds of minibatches."""
-        return replay.make_dataset_iterator(self._config, replay_client)
+    def make_dataset_iterator(
+        self, replay_client: reverb.Client
+    ) -> Generator[New | Rounds, None, None]:
+        """New trajectories, or rounds of minibatches that Reverb has drawn."""
+        return replay.make_dataset_iterator(self._config, replay_client, self._mode)
 
     def make_adder(
         self,
@@ -60,8 +67,8 @@ class EVEBuilder:
         environment_spec: specs.EnvironmentSpec,
         policy: Behaviour | None = None,
     ) -> replay.Adder:
-        """The writer of k-step transitions."""
-        return replay.Adder(replay_client, self._config, environment_spec)
+        """The writer of trajectories."""
+        return replay.Adder(replay_client, self._config, environment_spec, self._mode)
 
     def make_actor(
         self,
@@ -85,7 +92,7 @@ class EVEBuilder:
         self,
         random_key: jax.Array,
         networks: Network,
-        dataset: Iterator[Rounds],
+        dataset: Iterator[New | Rounds],
         logger_fn: Callable[..., loggers.Logger] | None,
         environment_spec: specs.EnvironmentSpec,
         replay_client: reverb.Client | None = None,
@@ -94,18 +101,13 @@ class EVEBuilder:
         """The learner; raises InputError if the network does not fit the environment."""
         checks.check_network(networks, environment_spec.observations, environment_spec.actions)
         networks = with_example(networks, environment_spec.observations)
-
-        def steps_in_replay() -> int:
-            assert replay_client is not None
-            return replay_client.server_info()[replay.TABLE].current_size
-
         return EVELearner(
             config=self._config,
             network=networks,
             random_key=random_key,
             dataset=dataset,
-            most_steps=storage.most_steps(self._config, environment_spec),
-            steps_in_replay=steps_in_replay if replay_client else None,
+            environment_spec=environment_spec,
+            mode=self._mode,
             episodes_so_far=self._episodes_so_far,
             counter=counter,
             logger=logger_fn("learner") if logger_fn else None,

@@ -17,12 +17,14 @@ from acme.utils import counting, loggers
 from eve_acme.agent import storage
 from eve_acme.agent.actor import POSTERIOR
 from eve_acme.agent.background import Background
+from eve_acme.agent.replay import Mode
 from eve_acme.config import EVEConfig
-from eve_acme.core.evidence import Evidence, Known, with_entries
+from eve_acme.core.evidence import with_entries
 from eve_acme.core.learning import Learning
 from eve_acme.core.networks import Network
 from eve_acme.core.posterior import Posterior
-from eve_acme.types import Rounds
+from eve_acme.replay.memory import MOST_ROUNDS, Memory
+from eve_acme.types import New, Rounds
 
 _ANSWER_SECONDS = 0.02
 """How long who asks for the posterior waits before it looks whether anybody learns."""
@@ -36,8 +38,8 @@ class EVELearner(core.Learner):
     its parts are of one step, and no later step donates them. Rounds are learnt in the background:
     a signal that interrupts `step` finds the lock free soon, and may save.
 
-    Rounds that come without what is known of replay (those that Reverb has drawn) bring the
-    transitions that are new instead, and are counted here.
+    The dataset gives new trajectories, which the learner remembers and draws rounds from; or rounds
+    that Reverb has drawn, with the transitions that are new, which are counted here.
     """
 
     def __init__(
@@ -45,9 +47,9 @@ class EVELearner(core.Learner):
         config: EVEConfig,
         network: Network,
         random_key: jax.Array,
-        dataset: Iterator[Rounds],
-        most_steps: int,
-        steps_in_replay: Callable[[], int] | None = None,
+        dataset: Iterator[New | Rounds],
+        environment_spec: Any,
+        mode: Mode,
         episodes_so_far: Callable[[], int] | None = None,
         counter: counting.Counter | None = None,
         logger: loggers.Logger | None = None,
@@ -58,21 +60,24 @@ class EVELearner(core.Learner):
           config: the hyper-parameters.
           network: the Q-network.
           random_key: where all of the learner's randomness comes from.
-          dataset: the rounds.
-          most_steps: the size of replay beyond which the run is refused.
-          steps_in_replay: asked for n only until the first round, which then tells it.
+          dataset: new trajectories, or rounds.
+          environment_spec: of what the trajectories are.
+          mode: how they come.
           episodes_so_far: episodes of the whole run; by default as the counter has them.
           counter: counts minibatches as `steps`.
           logger: gets the counts and metrics of each round.
         """
-        self._learning = Learning(config, network, jnp.asarray(jax.random.key_data(random_key)))
-        self._evidence = Evidence(config, network)
-        self.know(self._evidence.known())
+        key = np.asarray(jax.random.key_data(random_key))
+        self._learning = Learning(config, network, jnp.asarray(key))
+        self._spec = environment_spec.observations
         self._network = network
         self._config = config
+        self._mode = mode
+        self._rng = np.random.default_rng(key)
+        self._memory = self._empty()
+        self._learning.known = self._memory.evidence.known()
         self._dataset = dataset
-        self._most_steps = most_steps
-        self._steps_in_replay = steps_in_replay
+        self._most_steps = storage.most_steps(config, environment_spec, mode.steps)
         self._counter = counter or counting.Counter()
         self._episodes_so_far = episodes_so_far or self._counted_episodes
         self._logger = logger or loggers.make_default_logger("learner", save_data=False)
@@ -83,9 +88,14 @@ class EVELearner(core.Learner):
         self.n = 1
         self._learnt = 0
 
-    def know(self, known: Known) -> None:
-        """Takes what is known of replay before the first rounds, which then tell it themselves."""
-        self._learning.known = known
+    def _empty(self) -> Memory:
+        most = MOST_ROUNDS if self._mode.limited else 1  # In lock-step they come one by one.
+        return Memory(self._config, self._network, self._spec, self._rng, most)
+
+    @property
+    def steps(self) -> int:
+        """Transitions in the learner's own memory."""
+        return self._memory.replay.size
 
     @property
     def rounds(self) -> int:
@@ -97,47 +107,69 @@ class EVELearner(core.Learner):
         """What the last rounds showed of themselves."""
         return self._learning.metrics
 
-    def step(self) -> None:
-        """Learns from the next rounds in the background, and reports."""
-        self._background.call(self.learn)
+    def step(self, least: int | None = None) -> None:
+        """`learn` in the background, and a report."""
+        self._background.call(self.learn, least)
         self._report()
 
-    def learn(self) -> None:
-        """Learns from the next rounds.
+    def learn(self, least: int | None = None) -> None:
+        """Learns what is due with the next element of the dataset.
 
-        n is one and the number of steps that replay held when a round was drawn: exact, since
-        replay counts all actors' steps and drops none, and as old as replay is after a restart.
+        If replay does not keep the ratio of samples, its driver does: then at least one round, or
+        what the driver says.
+
+        n is one and the number of steps that were in replay when a round was drawn: exact, since
+        all actors' steps come there and none is dropped, and as old as replay is after a restart.
         """
-        rounds = next(self._dataset)
-        steps, due = rounds.steps, rounds.due
-        storage.check_size(self._config, self._most_steps, int(steps[:due].max()))
+        element = next(self._dataset)
         explore = self._config.bootstrap_burn_in or not self._burning_in()
         with self._lock:
-            if not rounds.known:
-                rounds = self._counted(rounds)
-            # Never back: replay's checkpoint may be older than the learner's.
-            n = np.maximum(self.n, 1 + np.maximum.accumulate(steps))
-            self._learning.learn(rounds, explore, n)
-            self.n = int(n[due - 1])
-            self._learnt += due
+            if isinstance(element, Rounds):
+                steps = int(element.steps[: element.due].max())
+                storage.check_size(self._config, self._most_steps, steps)
+                self._learn(self._counted(element), explore)
+            else:
+                self._learn_from(element, explore, least)
             self._answer()
+
+    def _learn_from(self, new: New, explore: bool, least: int | None) -> None:
+        """Remembers new transitions, and learns the rounds that are due with them."""
+        if new.everything:
+            self._memory, self.n = self._empty(), 1
+        storage.check_size(self._config, self._most_steps, self.steps + len(new.returns))
+        new = jax.tree_util.tree_map(np.asarray, new)  # A driver may have put it on a device.
+        if least is None:
+            least = 0 if self._mode.limited else 1
+        for rounds in self._memory.rounds_of(new, self.rounds, least):
+            self._learn(rounds, explore)
+            self._answer()
+        self._learning.known = self._memory.evidence.known()
+        self.n = max(self.n, 1 + self.steps)
+
+    def _learn(self, rounds: Rounds, explore: bool) -> None:
+        # Not back within one replay, whose checkpoint may be older than the learner's.
+        n = np.maximum(self.n, 1 + np.maximum.accumulate(rounds.steps))
+        self._learning.learn(rounds, explore, n)
+        self.n = int(n[rounds.due - 1])
+        self._learnt += rounds.due
 
     def _counted(self, rounds: Rounds) -> Rounds:
         """One round, with what is known when its new transitions are counted."""
+        evidence = self._memory.evidence
         if rounds.new is not None:
-            transitions, returns = rounds.new
+            transitions, returns = rounds.new[:2]
             for i in range(len(returns)):
                 o_tm1 = jax.tree_util.tree_map(lambda leaf, i=i: leaf[i], transitions.o_tm1)
-                self._evidence.add(o_tm1, transitions.a_tm1[i], returns[i])
+                evidence.add(o_tm1, transitions.a_tm1[i], returns[i])
         batches = rounds.batches
         if self._learning.sparse:
             batches = with_entries(self._network, batches)
         return rounds._replace(
             batches=batches,
-            shares=self._evidence.shares(rounds.batches.o_t, batch=3),
-            scale=np.array([self._evidence.scale], np.float32),
-            largest=np.array([self._evidence.largest], np.float32),
-            known=self._evidence.known(),
+            shares=evidence.shares(rounds.batches.o_t, batch=3),
+            scale=np.array([evidence.scale], np.float32),
+            largest=np.array([evidence.largest], np.float32),
+            known=evidence.known(),
         )
 
     def _burning_in(self) -> bool:
@@ -154,7 +186,8 @@ class EVELearner(core.Learner):
         self._timestamp = now
         minibatches, self._learnt = self._learnt * self._config.batches_per_step, 0
         counts = self._counter.increment(steps=minibatches, walltime=elapsed)
-        self._logger.write({**counts, "n": self.n, **self.metrics._asdict()})
+        metrics = self.metrics._asdict() if self.metrics else {}
+        self._logger.write({**counts, "n": self.n, **metrics})
 
     def get_variables(self, names: Sequence[str]) -> list[Posterior]:
         """The posterior, as numpy arrays, for each name (there is only one)."""
@@ -177,23 +210,27 @@ class EVELearner(core.Learner):
         """Gives the posterior to all who asked for it; with the lock held."""
         if not self._asked:
             return
-        if not self.rounds and self._steps_in_replay:
-            self.n = max(self.n, 1 + self._steps_in_replay())
         posterior = self._learning.posterior(self.n)
         while self._asked:
             self._asked.popleft().put(posterior)
 
     def save(self) -> dict[str, Any]:
-        """Everything, PRNG key included, as numpy arrays: enough to go on bit for bit.
+        """Everything but what replay has, as numpy arrays, PRNG keys included.
 
         Raises Diverged if a loss was not finite, so that the checkpoint before stays the last.
         """
         with self._lock:
-            return dict(learning=self._learning.save(), evidence=self._evidence.save(), n=self.n)
+            return dict(
+                learning=self._learning.save(),
+                evidence=self._memory.evidence.save(),
+                rng=self._rng.bit_generator.state,
+                n=self.n,
+            )
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes back to where `save` was called."""
         with self._lock:
             self._learning.restore(state["learning"])
-            self._evidence.restore(state["evidence"])
+            self._memory.evidence.restore(state["evidence"])
+            self._rng.bit_generator.state = state["rng"]
             self.n = int(state["n"])

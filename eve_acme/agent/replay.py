@@ -1,234 +1,399 @@
-"""Replay in Reverb: its table, its writer and its reader, together so that they cannot drift apart.
+"""Replay in Reverb: its tables, writer and reader, together so that they cannot drift apart.
 
-One item is one k-step transition, and there is one item for each environment step (with
-`subsample`, for each step that is kept). Nothing is ever evicted, so that the size of the table is
-the number of steps that reached replay; each sample carries it, as of the moment it was drawn.
+One item is a trajectory: up to T consecutive k-step transitions of one episode, as columns (`New`).
+There is one transition for each environment step (with `subsample`, for each that is kept), and
+nothing is ever evicted, so that the tables hold all of the run's experience. There are two:
 
-The rate limiter. Let M be `min_replay` and r the samples for each item. After I items it lets at
-most `r (I - M + 1)` samples be drawn: what lock-step learning draws, a round at the M-th item and
-one at each later item. The bound is tight from above, so a reader that reads ahead is held at the
-table until the next step arrives, and samples are never older than the step they belong to. Inserts
-may be at most `ahead` items in front of the samples. One process must be able to write all that
-one environment step makes before it learns: the last step of an episode makes k items, and Reverb
-asks for two. In the whole run the ratio is thus off by at most `ahead` rounds, and never drifts.
+- `eve_replay` keeps every trajectory, and draws uniformly;
+- `eve_stream` gives each trajectory once, in the order of its coming.
 
-A second table is a queue of all items, each of which is read once: what is counted when a
-transition enters replay is counted there, and with `newest` the last one takes the first place of
-each minibatch of the round that is drawn next. Beside a transition an item holds the discounted sum
-of its episode's rewards so far, from which the scale of returns is known.
+The reader has two modes over them. *Streamed*, the default: every trajectory is read once, and the
+learner draws minibatches from its own memory, which costs far less than drawing a hundred and
+twenty transitions for each step from a server. A reader that begins anew first takes what
+`eve_replay` has. *Sampled*, Acme's usual way: Reverb draws every minibatch, and the stream only
+tells what is new. Both draw uniformly, and with `newest` the newest transition takes the first
+place of each minibatch.
+
+The rate limiter holds actors back: in front of the stream by at most `AHEAD` trajectories, or, if
+Reverb draws, in front of the samples. Let there M be `min_replay` and r the samples for each item.
+After I items at most `r (I - M + 1)` samples can be drawn: what lock-step learning draws. The bound
+is tight from above, so a reader that reads ahead is held until the next step arrives.
 """
 
-from collections.abc import Generator
-from typing import Any
+import secrets
+import time
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
 
 import dm_env
 import jax
 import numpy as np
 import reverb
+import tensorflow as tf
 from acme import specs
-from acme.adders.reverb import NStepTransitionAdder
+from acme.adders import base
 
 from eve_acme.agent.storage import most_steps, stored_spec
 from eve_acme.config import EVEConfig
 from eve_acme.environments import checks
+from eve_acme.replay.memory import rounds_per_item
+from eve_acme.replay.windows import Windows
 from eve_acme.types import New, Rounds, Transition
 
-TABLE = "eve_transitions"
-QUEUE = "eve_new"
+REPLAY = "eve_replay"
+STREAM = "eve_stream"
+AHEAD = 2
+"""Trajectories that may be played and not read yet."""
+WITHOUT_END = 2**62
 
 
-def rounds_per_item(config: EVEConfig) -> int:
-    """Learner steps for each item: one for each environment step that it stands for."""
-    return config.n_step + 1 if config.subsample else 1
+class Mode(NamedTuple):
+    """How trajectories get from actors to the learner.
+
+    Attributes:
+      sampling: 'streamed' or 'sampled'.
+      limited: whether the tables hold the ratio of samples to inserts.
+      steps: T, transitions of a trajectory. One where samples are counted against items, or where
+        a driver in lock-step expects to find each step as soon as it was taken.
+      ahead: see `AHEAD`.
+    """
+
+    sampling: str = "streamed"
+    limited: bool = True
+    steps: int = 10
+    ahead: int = AHEAD
+
+    @property
+    def streamed(self) -> bool:
+        return self.sampling == "streamed"
 
 
-def rounds_due(config: EVEConfig, items: int) -> int:
-    """Learner steps that belong to the first so many items."""
-    return rounds_per_item(config) * max(0, items - config.min_replay + 1)
+def make_mode(sampling: str = "streamed", limited: bool = True, ahead: int = AHEAD) -> Mode:
+    """The mode; raises ValueError."""
+    if sampling not in ("streamed", "sampled"):
+        raise ValueError(f"sampling: got {sampling!r}, allowed are 'streamed' and 'sampled'")
+    if ahead < 2:
+        raise ValueError(f"ahead: got {ahead}, allowed is a whole number from 2")
+    steps = Mode().steps if limited and sampling == "streamed" else 1
+    return Mode(sampling, limited, steps, ahead)
+
+
+def signature(environment_spec: Any) -> New:
+    """Of the trajectories: columns `[T, ...]`, and where the trajectory belongs."""
+    stored = stored_spec(environment_spec)
+
+    def column(spec: Any) -> tf.TensorSpec:
+        return tf.TensorSpec((None, *spec.shape), spec.dtype)
+
+    observations = jax.tree_util.tree_map(column, stored.observation)
+    return New(
+        transitions=Transition(
+            o_tm1=observations,
+            a_tm1=column(stored.action),
+            r_t=column(stored.reward),
+            discount_t=column(stored.discount),
+            o_t=observations,
+        ),
+        returns=column(stored.reward),
+        place=tf.TensorSpec((2,), np.int64),
+    )
 
 
 def make_tables(
-    config: EVEConfig, environment_spec: specs.EnvironmentSpec, limited: bool = True
+    config: EVEConfig, environment_spec: specs.EnvironmentSpec, mode: Mode
 ) -> list[reverb.Table]:
     """The tables. Unless `limited`, whoever drives the agent has to keep the ratio of samples."""
-    # The items that `min_replay` steps are sure to have made, also within an episode.
-    steps = config.n_step
     rounds = rounds_per_item(config)
-    least = max(1, (config.min_replay - steps + 1) // rounds)
-    ratio = config.samples_per_insert * rounds
-    start = ratio * (config.min_replay - 1)
-    ahead = max(2, steps)
-    limiter = reverb.rate_limiters.MinSize(least)
-    if limited:
-        limiter = reverb.rate_limiters.SampleToInsertRatio(
+    # Bounds that hold nobody back, and are finite, since Acme's drivers count with them.
+    replay_limiter, stream_limiter = (
+        reverb.rate_limiters.SampleToInsertRatio(1.0, 1, (-1e9, 9e8)) for _ in range(2)
+    )
+    if mode.limited and mode.streamed:
+        stream_limiter = reverb.rate_limiters.SampleToInsertRatio(1.0, 1, (0.0, float(mode.ahead)))
+    elif mode.limited:
+        ratio = config.samples_per_insert * rounds
+        start = ratio * (config.min_replay - 1)
+        # One process must be able to write all that one environment step makes before it learns:
+        # the last step of an episode makes k items, and Reverb asks for two.
+        ahead = max(2, config.n_step)
+        replay_limiter = reverb.rate_limiters.SampleToInsertRatio(
             samples_per_insert=ratio,
             min_size_to_sample=config.min_replay,
             error_buffer=(float(start), float(start + ratio * ahead)),
         )
-    stored = stored_spec(environment_spec)
-    signature_spec = environment_spec._replace(
-        observations=stored.observation,
-        actions=stored.action,
-        rewards=stored.reward,
-        discounts=stored.discount,
-    )
-    signature = NStepTransitionAdder.signature(signature_spec, specs.Array((), np.float32))
-    # The learner refuses a round drawn from more than `most_steps`. By then inserts can be in front
-    # of it by what the limiter allows and by the round it was reading ahead.
-    max_size = most_steps(config, environment_spec) + ahead + 2
-    transitions = reverb.Table(
-        name=TABLE,
-        sampler=reverb.selectors.Uniform(),
-        remover=reverb.selectors.Fifo(),
-        max_size=max_size,
-        rate_limiter=limiter,
-        signature=signature,
-    )
-    queue = reverb.Table(
-        name=QUEUE,
-        sampler=reverb.selectors.Fifo(),
-        # Never asked, since nothing is evicted. With a Fifo, Acme 0.4.0's `LocalLayout` would take
-        # the agent for one that learns from a queue alone, and learn whenever that has a batch.
-        remover=reverb.selectors.Lifo(),
-        max_size=max_size,
-        max_times_sampled=1,
-        # It never holds anybody back. Its bounds are finite, since Acme's drivers count with them.
-        rate_limiter=reverb.rate_limiters.SampleToInsertRatio(
-            samples_per_insert=1.0,
-            min_size_to_sample=1,
-            error_buffer=(-1e9, 9e8),
-        ),
-        signature=signature,
-    )
-    return [transitions, queue]
+    elif not mode.streamed:
+        # The items that `min_replay` steps are sure to have made, also within an episode.
+        least = max(1, (config.min_replay - config.n_step + 1) // rounds)
+        replay_limiter = reverb.rate_limiters.MinSize(least)
+    # The learner refuses more than `most_steps`. By then inserts can be in front of it.
+    max_size = most_steps(config, environment_spec, mode.steps) + config.n_step + 4
+
+    def table(name: str, sampler: Any, limiter: Any, times: int = 0) -> reverb.Table:
+        return reverb.Table(
+            name=name,
+            sampler=sampler,
+            # Never asked, since nothing is evicted. With a Fifo, Acme 0.4.0's `LocalLayout` would
+            # take the agent for one that learns from a queue alone. (Each table needs its own: two
+            # that share a selector corrupt the server's memory.)
+            remover=reverb.selectors.Lifo(),
+            max_size=max_size,
+            max_times_sampled=times,
+            rate_limiter=limiter,
+            signature=signature(environment_spec),
+        )
+
+    return [
+        table(REPLAY, reverb.selectors.Uniform(), replay_limiter),
+        table(STREAM, reverb.selectors.Fifo(), stream_limiter, times=1),
+    ]
 
 
-class Adder(NStepTransitionAdder):
-    """Writes exactly one k-step transition for each step (or for each that `subsample` keeps).
+class Writer:
+    """Writes trajectories, each an item in each of some tables.
 
-    Acme's own also writes the first windows of an episode as they grow (0 -> 1, 0 -> 2, ...),
-    which would count steps twice.
+    (Every row has both of its observations: Reverb takes only what was appended in a row for a
+    column, and the windows at an episode's end share their last observation.)
+    """
+
+    def __init__(self, client: reverb.Client):
+        self._client = client
+        self._writer: Any = None
+
+    def write(self, new: New, tables: Sequence[str]) -> None:
+        """Makes the items; `flush` waits until they are there."""
+        if self._writer is None:
+            self._writer = self._client.trajectory_writer(num_keep_alive_refs=Mode().steps)
+        size = len(new.returns)
+        leaves, structure = jax.tree_util.tree_flatten((new.transitions, new.returns))
+        for t in range(size):
+            row = structure.unflatten([leaf[t] for leaf in leaves])
+            self._writer.append(dict(row=row, place=new.place if t == size - 1 else None))
+        history = self._writer.history
+        transitions, returns = jax.tree_util.tree_map(lambda c: c[-size:], history["row"])
+        trajectory = New(transitions, returns, place=history["place"][-1])
+        for table in tables:
+            self._writer.create_item(table, 1.0, trajectory)
+
+    def flush(self, most: int = 0, timeout_ms: int | None = None) -> None:
+        """Waits until at most so many items are on their way."""
+        if self._writer is not None:
+            self._writer.flush(most, timeout_ms)
+
+    def close(self) -> None:
+        """Lets go of the server, while it still answers."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Adder(base.Adder):
+    """Writes k-step transitions, one for each step (or each that `subsample` keeps), as
+    trajectories.
+
+    (Acme's own adder of transitions also writes the first windows of an episode as they grow, which
+    would count steps twice, and has items of one transition alone.)
+
+    Attributes:
+      transitions: how many were written.
+      life, items: a number of this adder's own, and how many trajectories it has written: together
+        the place of the next one.
     """
 
     def __init__(
-        self, client: reverb.Client, config: EVEConfig, environment_spec: specs.EnvironmentSpec
+        self,
+        client: reverb.Client,
+        config: EVEConfig,
+        environment_spec: specs.EnvironmentSpec,
+        mode: Mode,
+        tables: Sequence[str] = (REPLAY, STREAM),
     ):
-        super().__init__(
-            client,
-            config.n_step,
-            config.discount,
-            # The queue first: whoever is let draw from the table finds the item there.
-            priority_fns=dict.fromkeys([QUEUE, TABLE]),
-            # A step is in the table when `add` returns. Items left in flight wait for later steps
-            # to fill their chunks, and a limiter this tight would wait for them in turn.
-            max_in_flight_items=0,
-        )
-        self._gamma = config.discount
-        self._every = rounds_per_item(config)
+        self._tables, self._steps = tables, mode.steps
+        self._writer = Writer(client)
+        self._make_windows = lambda: Windows(config.n_step, config.discount, config.subsample)
+        self._windows = self._make_windows()
         self._stored = stored_spec(environment_spec)
         self._check = checks.TimestepCheck(environment_spec.observations)
-        self._ending = False
-        self._steps = 0
-        self._return = 0.0
-        self.items = 0
+        self._env_steps = 0
+        self._observation: Any = None
+        self._rows: list[tuple[Transition, np.float32]] = []
+        # Later ones are larger, so that the order of places is that of writers, too.
+        self.life = time.time_ns() // 2**16 * 2**16 + secrets.randbits(16)
+        self.transitions = self.items = 0
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
-        self._check(timestep, self._steps)
-        self._return = 0.0
-        super().add_first(timestep._replace(observation=self._observation(timestep)))
+        self._check(timestep, self._env_steps)
+        self._windows, self._rows = self._make_windows(), []
+        self._observation = self._cast(timestep.observation)
 
     def add(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = ()) -> None:
-        self._steps += 1
-        self._check(next_timestep, self._steps)
-        self._ending = next_timestep.last()
-        timestep = next_timestep._replace(
-            observation=self._observation(next_timestep),
-            reward=np.float32(next_timestep.reward),
-            discount=np.float32(next_timestep.discount),
-        )
-        self._return = self._gamma * self._return + float(next_timestep.reward)
-        super().add(np.int32(action), timestep, np.float32(self._return))
-
-    def close(self) -> None:
-        """Ends the writer, while the server still answers."""
-        self.reset()
-        self._writer.close()
-
-    def __del__(self) -> None:
-        """Nothing: Acme's waits ten seconds for items in flight, of which there are none."""
-
-    def _observation(self, timestep: dm_env.TimeStep) -> Any:
-        return jax.tree_util.tree_map(
-            lambda spec, value: np.asarray(value, spec.dtype),
-            self._stored.observation,
-            timestep.observation,
-        )
+        self._env_steps += 1
+        self._check(next_timestep, self._env_steps)
+        after = next_timestep._replace(observation=self._cast(next_timestep.observation))
+        complete = self._windows.add(self._observation, action, after)
+        for transition, so_far in zip(complete, self._windows.returns, strict=True):
+            o_tm1, a_tm1, r_t, discount_t, o_t = transition
+            row = Transition(o_tm1, np.int32(a_tm1), np.float32(r_t), np.float32(discount_t), o_t)
+            self._rows.append((row, np.float32(so_far)))
+            if len(self._rows) == self._steps:
+                self._write()
+        self._observation = after.observation
+        if self._rows and next_timestep.last():
+            self._write()
 
     def _write(self) -> None:
-        complete = self._n_step == self.n_step or self._ending
-        if complete and self._first_idx % self._every == 0:
-            super()._write()
-            self.items += 1
+        """Makes one item in each table of the rows so far; returns when they are there."""
+        transitions, returns = jax.tree_util.tree_map(lambda *rows: np.stack(rows), *self._rows)
+        place = np.array([self.life, self.items], np.int64)
+        self._insert(New(transitions, returns, place))
+        self.items += 1
+        self.transitions += len(self._rows)
+        self._rows = []
 
-    def _compute_cumulative_quantities(self, rewards: Any, discounts: Any) -> tuple[Any, Any]:
-        """The sums of `Transition`, in double precision; unlike Acme's with all of gamma^k."""
-        total, discount = 0.0, 1.0
-        for reward, step_discount in zip(rewards, discounts, strict=True):
-            total += discount * float(reward)
-            discount *= self._gamma * float(step_discount)
-        return np.float32(total), np.float32(discount)
+    def _insert(self, new: New) -> None:
+        self._writer.write(new, self._tables)
+        self._writer.flush()
+
+    def reset(self, timeout_ms: int | None = None) -> None:
+        """Forgets the steps of an episode that was not finished, but for what was written."""
+        self._rows = []
+
+    def close(self) -> None:
+        """Lets go of the server, while it still answers."""
+        self._writer.close()
+
+    def _cast(self, observation: Any) -> Any:
+        return jax.tree_util.tree_map(
+            lambda spec, value: np.asarray(value, spec.dtype), self._stored.observation, observation
+        )
 
 
-def open_sample(data: Any) -> Transition:
-    """The one place that opens what Reverb gives of Acme's transitions."""
-    return Transition(
-        o_tm1=data.observation,
-        a_tm1=data.action,
-        r_t=data.reward,
-        discount_t=data.discount,
-        o_t=data.next_observation,
-    )
+class Arrivals:
+    """Gives every trajectory once, whoever read the stream before.
+
+    Attributes:
+      steps: transitions so far.
+    """
+
+    def __init__(self, client: reverb.Client):
+        self._client = client
+        self._seen: dict[int, set[int]] = {}
+        self.steps = 0
+
+    def held(self) -> list[New]:
+        """What `eve_replay` holds and was not given yet, in the order of each writer.
+
+        A table can only be drawn from, so it is, until everything was seen.
+        """
+        size = self._client.server_info()[REPLAY].current_size
+        places: set[tuple[int, int]] = set()
+        found: list[New] = []
+        if size == sum(map(len, self._seen.values())):
+            return found
+        draws = draw(self._client, REPLAY, WITHOUT_END)
+        for new, size in draws:
+            place = tuple(new.place)
+            if place not in places:
+                places.add(place)
+                if self._is_new(new):
+                    found.append(new)
+            if len(places) >= size:
+                break
+        draws.close()
+        return sorted(found, key=lambda new: tuple(new.place))
+
+    def stream(self) -> Generator[New, None, None]:
+        """What comes, without end. What another reader took from the stream is found in replay."""
+        for new, _ in draw(self._client, STREAM, WITHOUT_END):
+            life, number = new.place
+            if number > len(self._seen.get(life, ())):
+                yield from self.held()
+            if self._is_new(new):
+                yield new
+
+    def waiting(self, least: int = 0) -> list[New]:
+        """What is in the stream now; waits for `least` of it."""
+        count = max(least, self._client.server_info()[STREAM].current_size)
+        waiting = draw(self._client, STREAM, count) if count else ()
+        return [new for new, _ in waiting if self._is_new(new)]
+
+    def _is_new(self, new: New) -> bool:
+        life, number = (int(x) for x in new.place)
+        seen = self._seen.setdefault(life, set())
+        if number in seen:
+            return False
+        seen.add(number)
+        self.steps += len(new.returns)
+        return True
+
+
+def draw(client: reverb.Client, table: str, count: int) -> Generator[tuple[New, int], None, None]:
+    """So many trajectories of a table, each with the table's size; waits for them."""
+    samples = client.sample(table, count, emit_timesteps=False, unpack_as_table_signature=True)
+    for sample in samples:  # Whose types are as TensorFlow has read them from the signature.
+        transitions, returns, place, _ = sample.data
+        yield New(Transition(*transitions), returns, place), sample.info.table_size
+
+
+def joined(trajectories: Sequence[New], **fields: Any) -> New:
+    """Several trajectories as one."""
+    columns = [(new.transitions, new.returns) for new in trajectories]
+    transitions, returns = jax.tree_util.tree_map(lambda *parts: np.concatenate(parts), *columns)
+    return New(transitions, returns, **fields)
 
 
 def make_dataset_iterator(
-    config: EVEConfig, client: reverb.Client
-) -> Generator[Rounds, None, None]:
-    """Rounds without end; `close` it to let go of the server.
+    config: EVEConfig, client: reverb.Client, mode: Mode
+) -> Generator[Any, None, None]:
+    """What the learner takes, step by step; `close` it to let go of the server."""
+    if not mode.streamed:
+        return _sampled(config, client)
+    arrivals = Arrivals(client)
+    return _streamed(arrivals) if mode.limited else _available(arrivals)
 
-    It reads ahead no more than one round, and the limiter holds it back.
-    """
+
+def _streamed(arrivals: Arrivals) -> Generator[New, None, None]:
+    """All that replay holds, as one, and then each trajectory as it comes."""
+    held = arrivals.held()
+    if held:
+        yield joined(held, everything=True)
+    yield from arrivals.stream()
+
+
+def _available(arrivals: Arrivals) -> Generator[New, None, None]:
+    """At each step all that there is, which may be nothing: for drivers in lock-step."""
+    held = arrivals.held()
+    first = joined(held + arrivals.waiting(least=0 if held else 1), everything=bool(held))
+    yield first
+    nothing = jax.tree_util.tree_map(lambda leaf: leaf[:0], first._replace(everything=()))
+    while True:
+        new = arrivals.waiting()
+        yield joined(new) if new else nothing
+
+
+def _sampled(config: EVEConfig, client: reverb.Client) -> Generator[Rounds, None, None]:
+    """Rounds that Reverb draws. It reads ahead no more than one, and the limiter holds it back."""
     dataset = reverb.TrajectoryDataset.from_table_signature(
         server_address=client.server_address,
-        table=TABLE,
+        table=REPLAY,
         max_in_flight_samples_per_worker=config.samples_per_insert,
         num_workers_per_iterator=1,
     ).batch(config.samples_per_insert, drop_remainder=True)
 
     def shaped(leaf: np.ndarray) -> np.ndarray:
-        return leaf.reshape(1, config.batches_per_step, config.batch_size, *leaf.shape[1:])
+        return leaf.reshape(1, config.batches_per_step, config.batch_size, *leaf.shape[2:])
 
-    # What the queue had given out before this reader came, is not given out again.
+    # What the stream had given out before this reader came, is not given out again.
     sizes = {name: info.current_size for name, info in client.server_info().items()}
-    counted = max(0, sizes[TABLE] - sizes[QUEUE])
+    counted = max(0, sizes[REPLAY] - sizes[STREAM])
     for sample in dataset.as_numpy_iterator():
-        batches = jax.tree_util.tree_map(shaped, open_sample(sample.data))
+        batches = jax.tree_util.tree_map(shaped, Transition(*sample.data.transitions))
         size = int(np.max(sample.info.table_size))
-        new = _new_items(client, size - counted) if size > counted else None
+        new = None
+        if size > counted:
+            new = joined([each for each, _ in draw(client, STREAM, size - counted)])
         counted = max(counted, size)
         if new is not None and config.newest:
             batches = jax.tree_util.tree_map(_with_first, batches, new.transitions)
-        steps = np.array([size], np.int32)
-        yield Rounds(batches=batches, steps=steps, due=1, new=new)
-
-
-def _new_items(client: reverb.Client, count: int) -> New:
-    """The next items of the queue."""
-    samples = client.sample(
-        QUEUE, num_samples=count, emit_timesteps=False, unpack_as_table_signature=True
-    )
-    items = [(open_sample(sample.data), sample.data.extras) for sample in samples]
-    stacked = jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *items)
-    return New(*stacked)
+        yield Rounds(batches=batches, steps=np.array([size], np.int32), due=1, new=new)
 
 
 def _with_first(batches: np.ndarray, new: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import os
 import pickle
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -25,11 +25,13 @@ from eve_acme.agent.builder import EVEBuilder
 from eve_acme.config import EVEConfig
 from eve_acme.core.networks import Network, num_parameters
 from eve_acme.core.posterior import Posterior
-from eve_acme.types import Episode
+from eve_acme.embedded.loop import Loop
 
 
-class AcmeEngine:
+class AcmeEngine(Loop):
     """EVE on one environment, out of the parts of the Acme agent and a Reverb server of its own."""
+
+    saves = True
 
     def __init__(
         self,
@@ -40,29 +42,24 @@ class AcmeEngine:
         logger_fn: Callable[..., loggers.Logger] | None = None,
     ):
         self.config = config
-        self.environment = environment
+        super().__init__(environment)
         self._network = network
         self._logger_fn = logger_fn or (lambda *_: loggers.NoOpLogger())
         self._keys = jax.random.split(jax.random.PRNGKey(seed))
         self._counter = counting.Counter()
         self.parameters = num_parameters(jax.eval_shape(network.init, self._keys[0]))
-        self.episodes = 0
-        self.env_steps = 0
-        self._timestep: dm_env.TimeStep | None = None
-        self._episode_length = 0
-        self._episode_return = 0.0
         self._start(items=0, checkpoint=None)
 
     def _start(self, items: int, checkpoint: str | None) -> None:
         """Starts the server, from a checkpoint of replay if there is one, and makes the parts."""
         wrapped = wrappers.SinglePrecisionWrapper(self.environment)
         spec = specs.make_environment_spec(wrapped)
-        builder = EVEBuilder(self.config, episodes_so_far=lambda: self.episodes)
+        builder = EVEBuilder(self.config, episodes_so_far=lambda: self.episodes, limited=False)
         policy = builder.make_policy(self._network, spec)
         learner_key, actor_key = self._keys
         self._wrapped, self._spec = wrapped, spec
         self._closed = False
-        self._most_steps = storage.most_steps(self.config, spec)
+        self._most_steps = storage.most_steps(self.config, spec, steps=1)
         self._directory = tempfile.TemporaryDirectory(prefix="eve-replay-")
         self._server = reverb.Server(
             builder.make_replay_tables(spec, policy),
@@ -73,7 +70,7 @@ class AcmeEngine:
         self._client = self._server.localhost_client()
         self._dataset = builder.make_dataset_iterator(self._client)
         self._adder = builder.make_adder(self._client, spec, policy)
-        self._adder.items = items
+        self._adder.transitions = items
         self._learner = builder.make_learner(
             random_key=learner_key,
             networks=self._network,
@@ -86,9 +83,9 @@ class AcmeEngine:
         self._actor = builder.make_actor(actor_key, policy, spec, self._learner, self._adder)
 
     @property
-    def n(self) -> int:
+    def n(self) -> int:  # type: ignore[override]
         """The posterior's n: one, and each step that reached replay."""
-        return 1 + self._adder.items
+        return 1 + self._adder.transitions
 
     @property
     def learner_updates(self) -> int:
@@ -115,39 +112,28 @@ class AcmeEngine:
 
     def replay_info(self) -> Any:
         """Reverb's own account of the table: size, inserts, samples."""
-        return self._client.server_info()[replay.TABLE]
+        return self._client.server_info()[replay.REPLAY]
 
-    def episodes_until(self, last_episode: int) -> Iterator[Episode]:
-        """Trains, and gives each episode as it ends, until `last_episode` have been played."""
-        while self.episodes < last_episode:
-            episode = self.step()
-            if episode is not None:
-                yield episode
+    def _make_room(self) -> None:
+        self.check_room(self._adder.transitions + self.config.n_step)
 
-    def step(self) -> Episode | None:
-        """One environment step with its learning; the episode, if it ended with it.
+    def _reset(self) -> dm_env.TimeStep:
+        timestep = self._wrapped.reset()
+        self._actor.observe_first(timestep)
+        return timestep
 
-        Raises ReplayFull before anything has happened.
-        """
-        self.check_room(self._adder.items + self._adder.n_step)
-        if self._timestep is None:
-            self._timestep = self._wrapped.reset()
-            self._episode_length, self._episode_return = 0, 0.0
-            self._actor.observe_first(self._timestep)
-        action = self._actor.select_action(self._timestep.observation)
-        after = self._wrapped.step(action)
+    def _step(self, action: Any) -> dm_env.TimeStep:
+        return self._wrapped.step(action)
+
+    def _act(self, timestep: dm_env.TimeStep) -> Any:
+        return self._actor.select_action(timestep.observation)
+
+    def _observe(self, timestep: dm_env.TimeStep, action: Any, after: dm_env.TimeStep) -> None:
         self._actor.observe(action, after)
-        self.env_steps += 1
-        self._episode_length += 1
-        self._episode_return += float(after.reward)
-        while self._learner.rounds < replay.rounds_due(self.config, self._adder.items):
-            self._learner.step()
-        self._timestep = after
-        if not after.last():
-            return None
-        self.episodes += 1
-        self._timestep = None
-        return Episode(self.episodes, self._episode_length, self._episode_return)
+
+    def _learn_step(self, after: dm_env.TimeStep) -> None:
+        if self._adder.transitions > self._learner.steps:
+            self._learner.step(least=0)
 
     def save(self, directory: str | os.PathLike) -> None:
         """All of the run, into `directory`; between episodes only.
@@ -161,7 +147,8 @@ class AcmeEngine:
         checkpoint = shutil.move(self._client.checkpoint(), directory)
         saved = dict(
             replay=os.path.basename(checkpoint),
-            items=self._adder.items,
+            items=self._adder.transitions,
+            place=(self._adder.life, self._adder.items),
             learner=self._learner.save(),
             actor=self._actor.save(),
             counter=self._counter.save(),
@@ -187,6 +174,7 @@ class AcmeEngine:
         self.episodes, self.env_steps = saved["counts"]
         self._counter.restore(saved["counter"])
         self._start(saved["items"], os.path.join(directory, saved["replay"]))
+        self._adder.life, self._adder.items = saved["place"]
         self._learner.restore(saved["learner"])
         self._actor.restore(saved["actor"])
 

@@ -37,16 +37,18 @@ def stored_spec(environment_spec: Any) -> Stored:
     )
 
 
-def item_bytes(environment_spec: Any) -> int:
-    """Bytes that one item takes."""
+def step_bytes(environment_spec: Any, steps: int) -> int:
+    """Bytes that a step takes in an item of so many."""
     stored = stored_spec(environment_spec)
     leaves = jax.tree_util.tree_leaves((stored, stored.observation))
-    return ITEM_OVERHEAD + sum(s.dtype.itemsize * int(np.prod(s.shape)) for s in leaves)
+    data = sum(s.dtype.itemsize * int(np.prod(s.shape)) for s in leaves)
+    return ITEM_OVERHEAD // steps + data
 
 
-def most_steps(config: EVEConfig, environment_spec: Any) -> int:
-    """How many steps fit in the configured memory; ReplayFull if too few to learn from."""
-    most = int(config.replay_megabytes * 2**20 // item_bytes(environment_spec))
+def most_steps(config: EVEConfig, environment_spec: Any, steps: int) -> int:
+    """How many steps, in items of so many, fit in the configured memory; ReplayFull if too few to
+    learn from."""
+    most = int(config.replay_megabytes * 2**20 // step_bytes(environment_spec, steps))
     check_size(config, most, config.min_replay)
     return most
 

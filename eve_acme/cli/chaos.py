@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from eve_acme.cli import launch as launch_lib
-from eve_acme.distributed import journal
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.supervise import (
     DEATHS_SECONDS,
@@ -24,6 +23,7 @@ from eve_acme.distributed.supervise import (
 from eve_acme.errors import UsageError
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.folder import locked
+from eve_acme.replay import journal
 
 RECOVERY_SECONDS = 90.0
 LOOKS_SECONDS = 2.0
@@ -197,12 +197,20 @@ def _read(run: Run) -> dict[str, Any] | None:
 def _accounts(run: Run) -> bool:
     """Holds the accounts of replay, learner, counter and journal against each other."""
     summary = json.loads((run.directory / "summary.json").read_text())
-    steps, seen = 0, set()
-    for _, record in journal.read(run.state / "replay.journal"):
-        seen.add((record["actor"], record["index"]))
-        steps += record["summary"]["length"]
+    steps, places, played, episodes = 0, set(), 0, set()
+    for kind, value in journal.records(run.state / "replay.journal"):
+        if kind == journal.TRAJECTORY:
+            places.add(tuple(value.place))
+            steps += len(value.returns)
+        else:
+            actor, index, episode = value
+            episodes.add((actor, index))
+            played += episode["length"]
     print(
-        f"journal: {len(seen)} episodes, {steps} steps; replay: {summary['replay_size']} steps; "
-        f"learner: n = {summary['n']}; counter: {summary['env_steps']} steps"
+        f"log: {len(places)} trajectories, {steps} steps; {len(episodes)} episodes of {played}; "
+        f"replay: {summary['replay_size']} steps; learner: n = {summary['n']}; "
+        f"counter: {summary['episodes']} episodes"
     )
-    return steps == summary["replay_size"] == summary["n"] - 1 == summary["env_steps"]
+    exact = steps == summary["replay_size"] == summary["n"] - 1
+    # Of an actor that died within an episode, steps may be there without the episode.
+    return exact and played <= steps and len(episodes) == summary["episodes"]

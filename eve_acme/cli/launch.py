@@ -13,15 +13,15 @@ from collections.abc import Set
 from typing import Any
 
 from eve_acme.cli import options
-from eve_acme.distributed import journal
-from eve_acme.distributed.node import Run, make_network, seed_of
+from eve_acme.distributed.node import Run, seed_of
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
 from eve_acme.errors import UsageError
-from eve_acme.experiments import checkpoint, tasks
+from eve_acme.experiments import checkpoint, engines, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.folder import locked
 from eve_acme.experiments.recorder import write_json
 from eve_acme.experiments.view import View
+from eve_acme.replay import journal
 from eve_acme.types import ReplayFull
 
 EXAMPLES = """examples:
@@ -60,8 +60,8 @@ def add_parser(commands: Any) -> None:
         "--ahead",
         type=int,
         metavar="N",
-        help="episodes that may be played and not learnt yet (default: 2); more keep many actors "
-        "busy, and make them act on older posteriors",
+        help="trajectories, of up to ten steps, that may be played and not read yet (default: 2); "
+        "more keep many actors busy, and make them act on older posteriors",
     )
     parser.add_argument(
         "--stop-when-solved", action="store_true", help="end a Deep Sea run at the 20%% threshold"
@@ -248,22 +248,25 @@ def _checked(args: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
         raise UsageError(
             f"--actors: got {values['actors']}, allowed is a whole number from 1 to 1000"
         )
-    for name in ("steps", "ahead"):
-        if values[name] is not None and values[name] < 1:
-            raise UsageError(f"--{name}: got {values[name]}, allowed is a whole number from 1")
+    for name, least in (("steps", 1), ("ahead", 2)):
+        if values[name] is not None and values[name] < least:
+            raise UsageError(
+                f"--{name}: got {values[name]}, allowed is a whole number from {least}"
+            )
     return values
 
 
 def check_room(run: Run) -> None:
     """Raises UsageError unless replay can hold the whole run."""
-    from eve_acme.replay.memory import Replay
+    from eve_acme.core.networks import make_networks
+    from eve_acme.replay.columns import Replay
 
     task = tasks.parse(run.plan.task)
     steps = run.plan.episodes * task.settings["size"] if task.is_deep_sea else 0
     if run.steps is not None:
         steps = min(steps, run.steps) if steps else run.steps
     environment = tasks.compact(task, tasks.load(task, seed=0))
-    network = make_network(run, environment)
+    network = make_networks(engines.specs(environment), run.plan.config)
     try:
         Replay(run.plan.config, network, environment.observation_spec()).check(steps)
     except ReplayFull as error:

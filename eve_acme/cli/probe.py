@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eve_acme.cli import options
-from eve_acme.distributed import journal
 from eve_acme.errors import UsageError
 from eve_acme.experiments import checkpoint, engines, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments import visits as visits_lib
 from eve_acme.experiments.recorder import write_atomically, write_json
+from eve_acme.replay import journal
 
 EDGES = (0, 1, 2, 3, 5, 9, 17, 33, 65, 129)
 """Where the groups of visit counts begin; the last one is open."""
@@ -85,7 +85,7 @@ def _of_engine(plan: plan_lib.Plan, run: str | None) -> tuple[Probe, int]:
     from eve_acme.core.networks import make_networks
     from eve_acme.saved import Agent
 
-    engine = engines.make(plan)
+    engine: Any = engines.make(plan)
     try:
         if run is not None:
             checkpoint.read(pathlib.Path(run), engine, field="DIR")

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from eve_acme.cli import options
+from eve_acme.embedded.loop import Loop
 from eve_acme.errors import Diverged, InputError, UsageError
 from eve_acme.experiments import checkpoint, engines, output, plots, tasks
 from eve_acme.experiments import plan as plan_lib
@@ -119,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 class _Run:
     """The loop around an engine, and the files that it leaves."""
 
-    def __init__(self, plan: Plan, directory: pathlib.Path, engine: Any, recorder: Recorder):
+    def __init__(self, plan: Plan, directory: pathlib.Path, engine: Loop, recorder: Recorder):
         self._plan = plan
         self._directory = directory
         self._engine = engine
@@ -181,7 +182,7 @@ class _Run:
 
     @property
     def _interrupted(self) -> bool:
-        return self._signal is not None and getattr(self._engine, "can_save", True)
+        return self._signal is not None and (self._engine.can_save or not self._engine.saves)
 
     def _interrupt(self, number: int, frame: Any) -> None:
         del frame
@@ -191,7 +192,7 @@ class _Run:
         output.say("\nstopping as soon as it can be saved (again: at once)")
 
     def _checkpoint(self) -> None:
-        if hasattr(self._engine, "save") and self._engine.can_save:
+        if self._engine.can_save:
             try:
                 checkpoint.write(self._directory, self._engine, self._recorder)
             except checkpoint.CannotSave as error:

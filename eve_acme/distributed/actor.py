@@ -1,18 +1,61 @@
-"""Actor and evaluator nodes: they play episodes, on one posterior sample each or on the mean."""
+"""Actor and evaluator nodes: Acme's environment loop, on one posterior sample or on the mean."""
 
 import csv
 import time
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+import dm_env
 
 from eve_acme.distributed import counter as counter_lib
-from eve_acme.distributed.node import Node, Run, key_of, make_environment, make_network, seed_of
+from eve_acme.distributed.node import (
+    Node,
+    Run,
+    key_of,
+    make_builder,
+    make_environment,
+    make_network,
+    seed_of,
+)
 from eve_acme.distributed.remote import Remote, Stopped
 from eve_acme.environments.checks import TimestepCheck
+from eve_acme.environments.wrappers import Wrapper
 from eve_acme.errors import InputError
 
 EVALUATION_SECONDS = 5.0
+ASK_SECONDS = 1.0
+
+
+class _Watched(Wrapper):
+    """Raises InputError at what cannot be learnt from, and Stopped when the node is to stop.
+
+    Attributes:
+      ended: asked every second whether the run is to end.
+    """
+
+    def __init__(self, environment: dm_env.Environment, stop: Any):
+        super().__init__(environment)
+        self._check = TimestepCheck(environment.observation_spec())
+        self._stop = stop
+        self._steps = 0
+        self._asked = time.monotonic()
+        self.ended: Callable[[], bool] = lambda: False
+
+    def reset(self) -> dm_env.TimeStep:
+        return self._checked(self._environment.reset())
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        now, ended = time.monotonic(), self._stop.is_set()
+        if now > self._asked + ASK_SECONDS:
+            self._asked, ended = now, ended or self.ended()
+        if ended:
+            raise Stopped("told to stop within an episode")
+        self._steps += 1
+        return self._checked(self._environment.step(action))
+
+    def _checked(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        self._check(timestep, self._steps)
+        return timestep
 
 
 class _Player(Node):
@@ -25,61 +68,44 @@ class _Player(Node):
         self._evaluation = evaluation
         self._ticket = 0
 
-    def _prepare(self, first_episode: int) -> None:
+    def _prepare(self, first_episode: int, reverb_address: str | None = None) -> None:
         """Makes environment and agent. Their randomness is that of the episodes to come."""
-        from acme import specs
-
-        from eve_acme.agent.builder import EVEBuilder
+        import reverb
+        from acme import environment_loop, specs
+        from acme.utils import loggers
 
         seed = seed_of(self._run.plan.seed, self._role, self._index, first_episode)
-        self._raw, self._environment = make_environment(self._run, seed)
-        spec = specs.make_environment_spec(self._environment)
-        network = make_network(self._run, self._environment)
-        builder = EVEBuilder(self._run.plan.config, episodes_so_far=lambda: self._ticket)
-        self._actor = builder.make_actor(
+        self._raw, environment = make_environment(self._run, seed)
+        spec = specs.make_environment_spec(environment)
+        builder = make_builder(self._run, episodes_so_far=lambda: self._ticket)
+        self._adder: Any = None
+        if reverb_address is not None:
+            self._adder = builder.make_adder(reverb.Client(reverb_address), spec)
+            self._adder.stop = self._stop
+        actor = builder.make_actor(
             key_of(self._run.plan.seed, self._role, self._index),
-            builder.make_policy(network, spec, self._evaluation),
+            builder.make_policy(make_network(self._run), spec, self._evaluation),
             spec,
             self._learner,
+            self._adder,
         )
-        self._actor.episodes = first_episode
-        self._check = TimestepCheck(spec.observations)
-        self._steps = 0
+        actor.episodes = first_episode
+        self._watched = _Watched(environment, self._stop)
+        self._loop = environment_loop.EnvironmentLoop(
+            self._watched, actor, logger=loggers.NoOpLogger()
+        )
         self._info = dict(self._raw.bsuite_info())
 
-    def _play(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """One episode: its steps, and what is to be known of it; raises Stopped or InputError."""
-        import jax
-
-        timestep = self._environment.reset()
-        self._check(timestep, self._steps)
-        self._actor.observe_first(timestep)
-        observations, actions, rewards, discounts = [timestep.observation], [], [], []
-        while not timestep.last():
-            if self._stop.is_set():
-                raise Stopped("told to stop within an episode")
-            action = self._actor.select_action(timestep.observation)
-            timestep = self._environment.step(action)
-            self._steps += 1
-            self._check(timestep, self._steps)
-            self._actor.observe(action, timestep)
-            observations.append(timestep.observation)
-            actions.append(action)
-            rewards.append(timestep.reward)
-            discounts.append(timestep.discount)
-        episode = dict(
-            observations=jax.tree_util.tree_map(lambda *rows: np.stack(rows), *observations),
-            actions=np.asarray(actions),
-            rewards=np.asarray(rewards, np.float32),
-            discounts=np.asarray(discounts, np.float32),
-        )
+    def _play(self) -> dict[str, Any]:
+        """One episode: what is to be known of it; raises Stopped or InputError."""
+        result = self._loop.run_episode()
         before, self._info = self._info, dict(self._raw.bsuite_info())
         bad = self._info.get("total_bad_episodes", 0) - before.get("total_bad_episodes", 0)
         found = self._info.get("denoised_return", 0) - before.get("denoised_return", 0)
-        return episode, dict(
+        return dict(
             ticket=self._ticket,
-            length=len(actions),
-            total=float(np.sum(rewards, dtype=np.float64)),
+            length=int(result["episode_length"]),
+            total=float(result["episode_return"]),
             bad=int(bad),
             treasure=bool(found > 0.5),
             time=time.time(),
@@ -87,11 +113,14 @@ class _Player(Node):
 
 
 class Actor(_Player):
-    """Plays the run's episodes and hands them to replay, then tells the counter."""
+    """Plays the run's episodes into replay, then tells the counter."""
 
-    def __init__(self, run: Run, index: int, learner: Any, replay: Any, counter: Any):
+    def __init__(
+        self, run: Run, index: int, learner: Any, replay: Any, reverb_address: Any, counter: Any
+    ):
         super().__init__(run, "actor", index, learner, evaluation=False)
         self._replay = Remote("replay", replay, self._stop)
+        self._reverb = reverb_address
         self._counter = Remote("counter", counter, self._stop)
 
     def run(self) -> None:
@@ -101,7 +130,9 @@ class Actor(_Player):
             if last is not None:  # It died, perhaps before it could tell the counter.
                 self._counter.report(self._index, last[0], last[1])
                 index = last[0] + 1
-            self._prepare(index)
+            self._prepare(index, self._reverb.resolve())
+            self._watched.ended = lambda: self._counter.ended(self._index)
+            self._adder.while_waiting = lambda: self._counter.alive(self._index)
             while not self._stop.is_set():
                 self._ticket = self._counter.ticket(self._index, index)
                 if self._ticket == counter_lib.OVER:
@@ -110,11 +141,11 @@ class Actor(_Player):
                     self._stop.wait(0.5)
                     continue
                 try:
-                    episode, summary = self._play()
+                    summary = self._play()
                 except InputError as error:  # Started again, it would be the same.
                     self._refuse(f"{error} (actor {self._index})")
                     return
-                taken = self._submit(index, episode, summary)
+                taken = self._commit(index, summary)
                 if taken == counter_lib.OVER:
                     return
                 self._counter.report(self._index, *taken)
@@ -128,16 +159,23 @@ class Actor(_Player):
             self._counter.refuse(why)
             self._stop.wait(1.0)
 
-    def _submit(self, index: int, episode: dict[str, Any], summary: dict[str, Any]) -> Any:
-        """Hands an episode over; gives what replay has of this actor, or OVER.
+    def _commit(self, index: int, summary: dict[str, Any]) -> Any:
+        """Has an episode counted; gives the newest that replay has of this actor, or OVER.
 
         That is another episode than ours where two actors had the same index: a host that was
         thought to be lost, and its successor. What replay took is what counts, so both report that.
         """
+        adder = self._adder
         while True:
-            taken = self._replay.submit(self._index, index, episode, summary)
-            if taken is not None:
-                return taken
+            places = adder.places
+            answer = self._replay.commit(
+                self._index, index, adder.life, places.start, places.stop, summary
+            )
+            if not isinstance(answer, list):
+                adder.forget()
+                return answer
+            self._say(f"replay lacks {len(answer)} trajectories: sending them again")
+            adder.send_again(answer)
             self._counter.alive(self._index)
 
 
@@ -159,7 +197,7 @@ class Evaluator(_Player):
             self._prepare(rows)
             while not self._stop.wait(EVALUATION_SECONDS):
                 version = self._learner.status()["rounds"]
-                _, summary = self._play()
+                summary = self._play()
                 self._newest = dict(
                     rounds=version, total=summary["total"], length=summary["length"]
                 )

@@ -86,7 +86,7 @@ class Coordinator(Node):
             time=time.time(),
             episodes=len(recorder.returns),
             of_episodes=self._run.plan.episodes,
-            env_steps=self._steps,
+            env_steps=replay.get("size") or self._steps,
             rounds=learner.get("rounds"),
             n=learner.get("n"),
             loss=learner.get("loss"),
@@ -150,7 +150,9 @@ class Coordinator(Node):
             reported = reported or self._report_all()
             replay = self._ask("replay", "status")
             learner = self._ask("learner", "status") or {}
-            if reported and (learner.get("failed") or (replay and not replay["waiting"])):
+            quiet = (self._ask("counter", "totals") or {}).get("quiet")
+            learnt = quiet and replay and learner.get("steps_read") == replay["size"]
+            if reported and (learner.get("failed") or learnt):
                 return
             time.sleep(0.1)
 
@@ -195,7 +197,7 @@ def write_results(run: Run, recorder: Recorder, seen: dict[str, Any], finished: 
 
     plan = run.plan
     learner, replay = seen["learner"] or {}, seen["replay"] or {}
-    steps = sum(recorder.lengths)
+    steps = replay.get("size") or sum(recorder.lengths)
     seconds = wall_seconds(run.directory)
     summary = dict(
         task=plan.task,

@@ -10,8 +10,8 @@ import threading
 import time
 from typing import Any
 
-from eve_acme.distributed import journal
 from eve_acme.distributed.node import Node, Run
+from eve_acme.replay import journal
 
 GONE_SECONDS = 60.0
 """An actor that has not been heard of for so long does not hold its ticket any more."""
@@ -95,6 +95,13 @@ class Counter(Node):
         """An actor that waits for room in replay is there."""
         self._heard[actor] = time.monotonic()
 
+    def ended(self, actor: int) -> bool:
+        """An actor is there; whether it is to stop within its episode, since the run is to end."""
+        self._heard[actor] = time.monotonic()
+        if self._closed:
+            self._told.add(actor)
+        return self._closed
+
     def close(self) -> None:
         """No more tickets: the run is to end."""
         self._closed = True
@@ -110,6 +117,7 @@ class Counter(Node):
                 in_play=self._in_play(),
                 ended=len(self._episodes),
                 steps=self._steps,
+                quiet=self._closed and self._all_know(),
                 failed=self._refused,
             )
 

@@ -5,6 +5,7 @@ import os
 import pathlib
 import threading
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,7 @@ from eve_acme.experiments.plan import Plan
 class Run:
     """A distributed run: all that its nodes are built from, the same in every process.
 
-    `ahead` episodes may be with replay and not learnt yet: by default one that is being learnt, and
-    one that waits.
+    `ahead` trajectories, of up to ten steps each, may be in replay and not read by the learner yet.
     """
 
     plan: Plan
@@ -55,12 +55,25 @@ def make_environment(run: Run, seed: int) -> tuple[Any, Any]:
     return raw, wrappers.SinglePrecisionWrapper(tasks.compact(task, raw))
 
 
-def make_network(run: Run, environment: Any) -> Any:
+def make_spec(run: Run) -> Any:
+    """Of the environment, as the agent sees it."""
+    from acme import specs
+
+    return specs.make_environment_spec(make_environment(run, seed=0)[1])
+
+
+def make_network(run: Run) -> Any:
     """The Q-network."""
     from eve_acme.core.networks import make_networks
-    from eve_acme.experiments.engines import specs
 
-    return make_networks(specs(environment), run.plan.config)
+    return make_networks(make_spec(run), run.plan.config)
+
+
+def make_builder(run: Run, episodes_so_far: Callable[[], int] | None = None) -> Any:
+    """The agent's builder, which makes the parts of all nodes."""
+    from eve_acme.distributed.durability import DurableBuilder
+
+    return DurableBuilder(run.plan.config, episodes_so_far, ahead=run.ahead)
 
 
 def share_compiled(directory: str) -> None:

@@ -13,6 +13,8 @@ MODULES = (
     "tensorflow",
     "eve_acme.distributed.program",
     *(f"eve_acme.distributed.{name}" for name in ("actor", "counter", "learner", "replay")),
+    "eve_acme.distributed.durability",
+    "acme.environment_loop",
     "eve_acme.distributed.coordinator",
     "eve_acme.experiments.plots",
     "matplotlib.backends.backend_agg",

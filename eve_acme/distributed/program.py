@@ -50,7 +50,9 @@ def make_program(run: Run) -> Any:
     evaluator = add("evaluator", lp.CourierNode(Evaluator, run, learner))
     with program.group("actor"):
         for index in range(run.actors):
-            program.add_node(lp.PyClassNode(Actor, run, index, learner, replay, counter))
+            program.add_node(
+                lp.PyClassNode(Actor, run, index, learner, replay, reverb_address, counter)
+            )
     add("coordinator", lp.PyClassNode(Coordinator, run, counter, replay, learner, evaluator))
     return program
 

@@ -106,10 +106,10 @@ class Supervisor:
     def end(self) -> None:
         """Waits for all to end by themselves; ends those that do not."""
         self._wait(END_SECONDS)
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 20.0)):
             for name in self._processes:
                 self._signal(name, number)
-            self._wait(2.0)
+            self._wait(seconds)
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

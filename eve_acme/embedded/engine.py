@@ -9,7 +9,6 @@ is fixed all the same.
 import os
 import pathlib
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -24,15 +23,17 @@ from eve_acme.core.learning import Learning
 from eve_acme.core.networks import Network, num_parameters, with_example
 from eve_acme.core.packing import PackedTree
 from eve_acme.core.posterior import Posterior
+from eve_acme.embedded.loop import Loop
 from eve_acme.environments import checks
 from eve_acme.replay.memory import Memory
-from eve_acme.types import Episode
 
 _FILE = "engine.pkl"
 
 
-class Engine:
+class Engine(Loop):
     """EVE on one environment."""
+
+    saves = True
 
     def __init__(
         self, environment: dm_env.Environment, network: Network, config: EVEConfig, seed: int
@@ -42,24 +43,19 @@ class Engine:
         self._check = checks.TimestepCheck(observation_spec)
         self.config = config
         self.network = network = with_example(network, observation_spec)
-        self.environment = environment
+        super().__init__(environment)
         learner_key, self._acting_key = jax.random.split(jax.random.PRNGKey(seed))
         self._learning = Learning(config, network, learner_key)
         self._begin, self._select = compiled(make_packed_policy(config, network))
         self.memory = Memory(config, network, observation_spec, np.random.default_rng(seed))
         self._num_actions = network.num_actions
+        self._new = 0  # Transitions that the last step has completed.
         self.parameters = num_parameters(jax.eval_shape(network.init, learner_key))
-
-        self.episodes = 0
-        self.env_steps = 0
-        self._timestep: dm_env.TimeStep | None = None
         self._episode_plan: Any = None
         self._select_key = self._acting_key
-        self._episode_length = 0
-        self._episode_return = 0.0
 
     @property
-    def n(self) -> int:
+    def n(self) -> int:  # type: ignore[override]
         """The posterior's n: one, and each step that reached replay."""
         return 1 + self.replay.size
 
@@ -98,66 +94,46 @@ class Engine:
         self._learn()
         return self._learning.posterior(self.n, self.memory.evidence.known())
 
-    def episodes_until(self, last_episode: int) -> Iterator[Episode]:
-        """Trains, and gives each episode as it ends, until `last_episode` have been played."""
-        while self.episodes < last_episode:
-            episode = self.step()
-            if episode is not None:
-                yield episode
-
-    def step(self) -> Episode | None:
-        """One environment step with its learning; the episode, if it ended with it.
-
-        Raises ReplayFull before anything has happened, InputError before a step that cannot be
-        learnt from gets into replay, and Diverged when a loss was not finite.
-        """
-        self.check_room(self.replay.size + self.config.n_step)
-        if self._timestep is None:
-            self._begin_episode()
-        assert self._timestep is not None
-        observation = self._timestep.observation
-        action = self._act(observation)
-        after = self.environment.step(action)
-        self._check(after, self.env_steps + 1)
-        if self.memory.evidence.outgrown_by(observation):
-            self._learn()  # What waits, in the units that it was drawn in.
-        new = self.memory.add(observation, action, after)
-        self.env_steps += 1
-        self._episode_length += 1
-        self._episode_return += float(after.reward)
-        ready = self.replay.size >= self.config.min_replay
-        if ready and self.memory.draw(new):
-            self._learn()
-        if not after.last():
-            self._timestep = after
-            return None
-        self._learn()
-        self.episodes += 1
-        self._timestep = None
-        return Episode(self.episodes, self._episode_length, self._episode_return)
-
     @property
     def _burning_in(self) -> bool:
         return self.episodes < self.config.burn_in_episodes
 
-    def _begin_episode(self) -> None:
-        self._timestep = self.environment.reset()
-        self._check(self._timestep, self.env_steps)
-        self._episode_length, self._episode_return = 0, 0.0
+    def _make_room(self) -> None:
+        self.check_room(self.replay.size + self.config.n_step)
+
+    def _reset(self) -> dm_env.TimeStep:
+        timestep = self.environment.reset()
+        self._check(timestep, self.env_steps)
+        return timestep
+
+    def _step(self, action: Any) -> dm_env.TimeStep:
+        after = self.environment.step(action)
+        self._check(after, self.env_steps + 1)
+        return after
 
     def _plan_episode(self) -> None:
         self._episode_plan, self._select_key = self._begin(
             self.posterior(), self._acting_key, self.episodes, self._episode_length
         )
 
-    def _act(self, observation: Any) -> int:
+    def _act(self, timestep: dm_env.TimeStep) -> int:
         if self._burning_in:
             return int(self.memory.rng.integers(self._num_actions))
         every, step = self.config.renew_steps, self._episode_length
         if step == 0 or (every and step % every == 0):
             self._plan_episode()
-        action = self._select(self._episode_plan, observation, self._select_key, step)
+        action = self._select(self._episode_plan, timestep.observation, self._select_key, step)
         return np.asarray(action).item()
+
+    def _observe(self, timestep: dm_env.TimeStep, action: Any, after: dm_env.TimeStep) -> None:
+        if self.memory.evidence.outgrown_by(timestep.observation):
+            self._learn()  # What waits, in the units that it was drawn in.
+        self._new = self.memory.add(timestep.observation, action, after)
+
+    def _learn_step(self, after: dm_env.TimeStep) -> None:
+        ready = self.replay.size >= self.config.min_replay
+        if (ready and self.memory.draw(self._new)) or after.last():
+            self._learn()
 
     def _learn(self) -> None:
         """Learns the rounds that wait."""
@@ -165,7 +141,7 @@ class Engine:
             explore = self.config.bootstrap_burn_in or not self._burning_in
             self._learning.learn(self.memory.take(), explore)
 
-    def save(self, directory: pathlib.Path) -> None:
+    def save(self, directory: str | os.PathLike) -> None:
         """Writes all of the run: enough to go on bit-exactly, also within an episode.
 
         Raises Diverged, and writes nothing, if the last loss was not finite.
@@ -183,14 +159,14 @@ class Engine:
             counts=(self.episodes, self.env_steps),
             episode=(self._episode_length, self._episode_return),
         )
-        with open(directory / _FILE, "wb") as file:
+        with open(pathlib.Path(directory) / _FILE, "wb") as file:
             cloudpickle.dump(saved, file)  # Environments hold lambdas.
             file.flush()
             os.fsync(file.fileno())
 
-    def restore(self, directory: pathlib.Path) -> None:
+    def restore(self, directory: str | os.PathLike) -> None:
         """Goes back to where `save` was called. Unpickles: read only what you trust."""
-        with open(directory / _FILE, "rb") as file:
+        with open(pathlib.Path(directory) / _FILE, "rb") as file:
             saved = pickle.load(file)
         self._learning.restore(saved["learning"])
         self.memory.restore(saved["memory"])

@@ -5,44 +5,25 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from eve_acme.types import Episode
+from eve_acme.embedded.loop import Loop
 
 NAMES = ("dqn", "boot_dqn", "random")
 
 
-class BaselineEngine:
+class BaselineEngine(Loop):
     """Steps one of bsuite's `baselines` agents."""
 
-    n = None
-
     def __init__(self, name: str, environment: dm_env.Environment, seed: int):
+        super().__init__(environment)
         np.random.seed(seed)  # These agents draw their actions and batches from NumPy's global.
         self._agent = _make(name, environment, seed)
-        self.environment = environment
-        self.episodes = 0
-        self.env_steps = 0
         self.parameters = _parameters(self._agent)
-        self._timestep: dm_env.TimeStep | None = None
-        self._length = 0
-        self._total = 0.0
 
-    def step(self) -> Episode | None:
-        """One environment step; the episode, if it ended with it."""
-        if self._timestep is None:
-            self._timestep = self.environment.reset()
-            self._length, self._total = 0, 0.0
-        action = self._agent.select_action(self._timestep)
-        after = self.environment.step(action)
-        self._agent.update(self._timestep, action, after)
-        self.env_steps += 1
-        self._length += 1
-        self._total += float(after.reward)
-        if not after.last():
-            self._timestep = after
-            return None
-        self._timestep = None
-        self.episodes += 1
-        return Episode(self.episodes, self._length, self._total)
+    def _act(self, timestep: dm_env.TimeStep) -> Any:
+        return self._agent.select_action(timestep)
+
+    def _observe(self, timestep: dm_env.TimeStep, action: Any, after: dm_env.TimeStep) -> None:
+        self._agent.update(timestep, action, after)
 
     @property
     def learner_updates(self) -> int:
@@ -51,9 +32,6 @@ class BaselineEngine:
         if members is None:
             members = [self._agent._state] if hasattr(self._agent, "_state") else []
         return sum(int(member.step) for member in members)
-
-    def close(self) -> None:
-        """Nothing to do."""
 
 
 def _make(name: str, environment: dm_env.Environment, seed: int) -> Any:

@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 from eve_acme import config as config_lib
+from eve_acme.embedded.loop import Loop
 from eve_acme.errors import InputError, UsageError
 from eve_acme.experiments import tasks, visits
 from eve_acme.experiments.baselines import BaselineEngine
@@ -13,7 +14,7 @@ from eve_acme.experiments.recorder import RowLogger
 from eve_acme.types import ReplayFull
 
 
-def make(plan: Plan) -> Any:
+def make(plan: Plan) -> Loop:
     """The engine; raises UsageError if network or replay do not fit the environment."""
     task = tasks.parse(plan.task)
     raw = _logged(task, plan.seed)

@@ -6,8 +6,8 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from eve_acme.distributed import journal
 from eve_acme.environments.wrappers import Wrapper
+from eve_acme.replay import journal
 
 
 class Counted(Wrapper):
@@ -46,8 +46,8 @@ def of_replay(replay: Any, states: int, actions: int) -> np.ndarray:
 def of_launch(directory: pathlib.Path, states: int, actions: int) -> tuple[np.ndarray, int]:
     """Visits `[states, actions]` and number of the episodes that an `eve launch` has kept."""
     visits, episodes = np.zeros((states, actions), int), 0
-    for _, record in journal.read(directory / "state" / "replay.journal"):
-        episode = record["episode"]
-        np.add.at(visits, (episode["observations"][:-1], episode["actions"]), 1)
-        episodes += 1
+    for kind, value in journal.records(directory / "state" / "replay.journal"):
+        if kind == journal.TRAJECTORY:
+            np.add.at(visits, (value.transitions.o_tm1, value.transitions.a_tm1), 1)
+        episodes += kind == journal.EPISODE
     return visits, episodes

@@ -8,12 +8,15 @@ import threading
 import jax
 import numpy as np
 import pytest
+from acme.specs import EnvironmentSpec
 from dm_env import specs
 
 from eve_acme.agent.background import Background
 from eve_acme.agent.learner import EVELearner
+from eve_acme.agent.replay import make_mode
 from eve_acme.config import EVEConfig
 from eve_acme.core.networks import from_functions
+from eve_acme.types import New, Rounds, Transition
 
 
 def test_results_and_errors_come_from_one_other_thread():
@@ -58,13 +61,15 @@ def test_a_caller_that_waits_can_be_ended():
     worker.join(10)
 
 
-def test_a_signal_handler_may_save_while_a_step_holds_the_lock():
+@pytest.mark.parametrize("sampling", ["streamed", "sampled"])
+def test_a_signal_handler_may_save_while_a_step_holds_the_lock(sampling):
     """Acme's checkpoints are made so; the data of the round sends the signal itself."""
+    number = specs.Array((), np.float32)
     network = from_functions(
         init=lambda key: {"w": jax.numpy.ones(2)},
         apply=lambda params, x: params["w"] * x,
         num_actions=2,
-        observation_spec=specs.Array((), np.float32),
+        observation_spec=number,
     )
     saved = []
 
@@ -83,7 +88,10 @@ def test_a_signal_handler_may_save_while_a_step_holds_the_lock():
         saved.append(learner.save())
 
     config = EVEConfig(batches_per_step=1, batch_size=1, newest=False, min_replay=1)
-    learner = EVELearner(config, network, jax.random.PRNGKey(0), iter([_round()]), most_steps=9)
+    spec = EnvironmentSpec(number, specs.DiscreteArray(2), number, number)
+    element = _round() if sampling == "sampled" else _trajectory()
+    key, mode = jax.random.PRNGKey(0), make_mode(sampling)
+    learner = EVELearner(config, network, key, iter([element]), spec, mode)
     learner._learning._guard = SignalWithinTheLock()
     before = signal.signal(signal.SIGUSR2, handler)
     try:
@@ -93,9 +101,14 @@ def test_a_signal_handler_may_save_while_a_step_holds_the_lock():
     assert [state["learning"]["rounds"] for state in saved] == [1]
 
 
-def _round():
-    from eve_acme.types import Rounds, Transition
+def _ones(*shape):
+    one = np.ones(shape, np.float32)
+    return Transition(o_tm1=one, a_tm1=one.astype(np.int32), r_t=one, discount_t=one, o_t=one)
 
-    one = np.ones((1, 1, 1), np.float32)
-    batch = Transition(o_tm1=one, a_tm1=one.astype(np.int32), r_t=one, discount_t=one, o_t=one)
-    return Rounds(batch, np.ones(1, np.int32), 1)
+
+def _round():
+    return Rounds(_ones(1, 1, 1), np.ones(1, np.int32), 1)
+
+
+def _trajectory():
+    return New(_ones(1), np.ones(1, np.float32))

@@ -1,8 +1,12 @@
 """Both Acmes' builder interfaces: their signatures, and 0.4.0's distributed layout at work."""
 
+import contextlib
 import inspect
 import itertools
+import queue
+import sys
 import threading
+import time
 
 import jax
 import numpy as np
@@ -14,7 +18,7 @@ from bsuite.environments.catch import Catch
 
 from eve_acme import EVEBuilder, EVEConfig, make_networks
 from eve_acme.agent.adapter import Acme040Builder
-from eve_acme.types import Rounds, Transition
+from eve_acme.types import New, Rounds, Transition
 
 HEAD = {
     # What the development head's drivers give, in their order: acme/agents/jax/builders.py there.
@@ -45,43 +49,132 @@ def test_the_builder_takes_what_heads_drivers_give(name):
 
 
 @pytest.mark.parametrize("n_step,subsample", [(1, False), (3, False), (1, True), (5, True)])
-def test_heads_run_experiment_never_waits_for_a_part_of_a_round(n_step, subsample):
+@pytest.mark.parametrize("sampling", ["streamed", "sampled"])
+def test_heads_run_experiment_never_waits_for_a_part_of_an_element(n_step, subsample, sampling):
     """It waits for the reader, for ever, as long as half of the limiter's span can be sampled.
 
-    What can be sampled must then be a whole round, or its one thread stands still. Bounds that are
-    not finite (a table without a ratio) do not even become a number of samples there.
+    What can be sampled must then be a whole element, a round or a trajectory, or its one thread
+    stands still. Bounds that are not finite (a table without a ratio) do not even become a number
+    of samples there.
     """
     config = EVEConfig(n_step=n_step, subsample=subsample, min_replay=16)
     spec = specs.make_environment_spec(wrappers.SinglePrecisionWrapper(Catch()))
-    for table in EVEBuilder(config).make_replay_tables(spec, None):
+    element = {"streamed": 1, "sampled": 10 * 12}[sampling]
+    for table in EVEBuilder(config, sampling=sampling).make_replay_tables(spec, None):
         limiter = table.info.rate_limiter_info
-        assert int((limiter.max_diff - limiter.min_diff) / 2) >= 10 * 12
+        assert int((limiter.max_diff - limiter.min_diff) / 2) >= element
 
 
-def test_a_step_takes_one_element_of_the_dataset_as_heads_run_experiment_asserts():
-    config = EVEConfig(batch_size=4, batches_per_step=2, hidden=(4,))
-    spec = specs.make_environment_spec(wrappers.SinglePrecisionWrapper(Catch()))
-    shape = (1, 2, 4)
+def _tables_as_head_has_them(builder, spec, monkeypatch):
+    """Tables where no insert waits, and how many samples of each it waits for: head's own
+    `_disable_insert_blocking`, which needs a later Reverb."""
+    kind = reverb.rate_limiters.SampleToInsertRatio
+    sizes = []
+    for table in builder.make_replay_tables(spec, None):
+        limiter = table.info.rate_limiter_info
+        sizes.append(max(1, int((limiter.max_diff - limiter.min_diff) / 2)))
+    with monkeypatch.context() as changed:
+        changed.setattr(
+            reverb.rate_limiters,
+            "SampleToInsertRatio",
+            lambda samples_per_insert, min_size_to_sample, error_buffer: kind(
+                samples_per_insert, min_size_to_sample, (error_buffer[0], sys.float_info.max)
+            ),
+        )
+        return builder.make_replay_tables(spec, None), sizes
+
+
+@pytest.mark.parametrize("sampling", ["streamed", "sampled"])
+def test_heads_run_experiment_learns_all_that_is_due(sampling, monkeypatch):
+    """Its one thread, as it goes: after each step it learns while the reader, which is ahead by
+    one, has an element, and waits for it while all tables have enough; else it plays on.
+
+    That it waits for no reader in vain is that it comes to the end of five episodes of nine steps.
+    It has then learnt no more than the 45 - 16 + 1 rounds that are due; the reader has the rest.
+    """
+    config = EVEConfig(min_replay=16, burn_in_episodes=9, batch_size=4, batches_per_step=2)
+    environment = wrappers.SinglePrecisionWrapper(Catch(seed=0))
+    spec = specs.make_environment_spec(environment)
+    builder, network = EVEBuilder(config, sampling=sampling), make_networks(spec, config)
+    tables, sizes = _tables_as_head_has_them(builder, spec, monkeypatch)
+    assert all(table.can_insert(10**9) for table in tables)
+    server = reverb.Server(tables)
+    client = server.localhost_client()
+    ahead: queue.Queue = queue.Queue(maxsize=1)
+
+    def read():
+        with contextlib.suppress(Exception):  # Until the server stops.
+            for element in builder.make_dataset_iterator(client):
+                ahead.put(element)
+
+    learner = builder.make_learner(
+        jax.random.PRNGKey(0),
+        network,
+        iter(lambda: ahead.get(timeout=60), None),
+        lambda *_: loggers.NoOpLogger(),
+        spec,
+    )
+    adder = builder.make_adder(client, spec, None)
+    policy = builder.make_policy(network, spec)
+    actor = builder.make_actor(jax.random.PRNGKey(1), policy, spec, learner, adder)
+    threading.Thread(target=read, daemon=True).start()
+    end = time.monotonic() + 120
+    for _ in range(5):
+        timestep = environment.reset()
+        actor.observe_first(timestep)
+        while not timestep.last():
+            action = actor.select_action(timestep.observation)
+            timestep = environment.step(action)
+            actor.observe(action, timestep)
+            while True:
+                if not ahead.empty():
+                    learner.step()
+                elif all(map(reverb.Table.can_sample, tables, sizes)):
+                    assert time.monotonic() < end
+                    time.sleep(0.001)
+                else:
+                    break
+    assert adder.transitions == 45
+    assert learner.rounds <= 45 - 16 + 1
+    while learner.rounds < 45 - 16 + 1:
+        learner.step()
+    adder.close()
+    server.stop()
+    assert (learner.rounds, learner.n) == (30, 46)
+
+
+def _zeros(shape):
     boards, numbers = np.zeros((*shape, 10, 5), np.float32), np.zeros(shape, np.float32)
-    batches = Transition(
+    return Transition(
         o_tm1=boards,
         a_tm1=np.zeros(shape, np.int32),
         r_t=numbers,
         discount_t=numbers,
         o_t=boards,
     )
+
+
+@pytest.mark.parametrize("sampling", ["streamed", "sampled"])
+def test_a_step_takes_one_element_of_the_dataset_as_heads_run_experiment_asserts(sampling):
+    """Whether nothing is due with it, or several rounds."""
+    config = EVEConfig(batch_size=4, batches_per_step=2, hidden=(4,), min_replay=15)
+    spec = specs.make_environment_spec(wrappers.SinglePrecisionWrapper(Catch()))
     taken = itertools.count()
-    dataset = (Rounds(batches=batches, steps=np.array([128], np.int32), due=1) for _ in taken)
-    learner = EVEBuilder(config).make_learner(
+    rounds = Rounds(batches=_zeros((1, 2, 4)), steps=np.array([128], np.int32), due=1)
+    element = New(_zeros((10,)), np.zeros(10)) if sampling == "streamed" else rounds
+    learner = EVEBuilder(config, sampling=sampling).make_learner(
         jax.random.PRNGKey(0),
         make_networks(spec, config),
-        dataset,
+        (element for _ in taken),
         lambda label, steps_key=None, instance=None: loggers.NoOpLogger(),
         spec,
     )
+    learnt = []
     for _ in range(3):
         learner.step()
+        learnt.append(learner.rounds)
     assert next(taken) == 3
+    assert learnt == ([0, 6, 16] if sampling == "streamed" else [1, 2, 3])
 
 
 def _of_040():
@@ -102,11 +195,13 @@ def test_the_adapter_has_every_method_of_acme_040_and_its_parameters():
             assert (their.default is their.empty) or (our.default is not our.empty), name
 
 
-def test_stock_distributed_layout_drives_the_agent(tmp_path):
+@pytest.mark.parametrize("sampling,steps", [("streamed", 5), ("sampled", 45 - 16 + 1)])
+def test_stock_distributed_layout_drives_the_agent(sampling, steps, tmp_path):
     """Its replay, learner and actor, as its nodes make them, in threads of one process.
 
-    The limiter lets the learner draw a round at the 16th step and at each later one: after five
-    episodes of nine steps, just 45 - 16 + 1 of them.
+    A round is due at the 16th step and at each later one: after five episodes of nine steps, just
+    45 - 16 + 1 of them. The limiter lets the learner draw so many, one at a time; or five
+    trajectories, with which they are due.
     """
     from acme.jax.layouts import distributed_layout
 
@@ -116,7 +211,7 @@ def test_stock_distributed_layout_drives_the_agent(tmp_path):
         return wrappers.SinglePrecisionWrapper(Catch(seed=seed))
 
     spec = specs.make_environment_spec(make_environment(0))
-    builder = EVEBuilder(config)
+    builder = EVEBuilder(config, sampling=sampling)
     layout = distributed_layout.DistributedLayout(
         seed=0,
         environment_factory=make_environment,
@@ -146,7 +241,7 @@ def test_stock_distributed_layout_drives_the_agent(tmp_path):
 
     actor = threading.Thread(target=play, daemon=True)
     actor.start()
-    for _ in range(45 - 16 + 1):
+    for _ in range(steps):
         learner.step()
     actor.join(timeout=60)
     assert not actor.is_alive()

@@ -16,11 +16,12 @@ from acme.utils import counting, loggers
 
 from eve_acme.agent import storage
 from eve_acme.agent.builder import EVEBuilder
+from eve_acme.agent.replay import make_mode
 from eve_acme.config import EVEConfig
 from eve_acme.core.networks import make_networks
 from eve_acme.core.tangent import Arrow, Landmarks
-from eve_acme.embedded import Engine, Memory
-from eve_acme.replay import memory as embedded_replay
+from eve_acme.embedded import Engine
+from eve_acme.replay.memory import Memory, rounds_due
 from eve_acme.types import New, ReplayFull, Rounds, Transition
 
 CONFIG = EVEConfig(hidden=(5, 4), batch_size=3, batches_per_step=2, min_replay=4, target_period=3)
@@ -89,6 +90,23 @@ def rounds(observations, config=CONFIG, seed=0):
         new = 1
 
 
+def trajectories(observations, lengths, seed=0):
+    """Random new transitions, so many at a time, with their returns."""
+    rng = np.random.default_rng(seed)
+    return [
+        New(transitions(observations, rng, (m,)), rng.normal(size=m).astype(np.float32))
+        for m in lengths
+    ]
+
+
+def everything(*news):
+    """All of these as a reader that begins anew gives them."""
+    columns = [new[:2] for new in news]
+    return New(
+        *jax.tree_util.tree_map(lambda *parts: np.concatenate(parts), *columns), everything=True
+    )
+
+
 def at(batches, steps):
     """One round, drawn when replay held so many steps."""
     return Rounds(batches, np.array([steps], np.int32), 1)
@@ -106,22 +124,29 @@ def make(observations, dataset, config=CONFIG, seed=1, **kwargs):
     )
 
 
+make_sampled = functools.partial(make, sampling="sampled")
+
+
 def assert_same(a, b):
     """Equal trees, to the last bit."""
     assert jax.tree_util.tree_structure(a) == jax.tree_util.tree_structure(b)
     for x, y in zip(jax.tree_util.tree_leaves(a), jax.tree_util.tree_leaves(b), strict=True):
         x, y = np.asarray(x), np.asarray(y)
-        assert x.dtype == y.dtype and x.tobytes() == y.tobytes()
+        assert x.dtype == y.dtype
+        if x.dtype == object:  # NumPy's generators have integers of 128 bits.
+            assert x.item() == y.item()
+        else:
+            assert x.tobytes() == y.tobytes()
 
 
 @KINDS
 def test_restored_learner_goes_on_bit_for_bit(observations):
-    straight = make(observations, rounds(observations))
+    straight = make_sampled(observations, rounds(observations))
     for _ in range(6):
         straight.step()
 
     dataset = rounds(observations)
-    first = make(observations, dataset)
+    first = make_sampled(observations, dataset)
     for _ in range(3):
         first.step()
     saved = first.save()
@@ -132,7 +157,7 @@ def test_restored_learner_goes_on_bit_for_bit(observations):
     dataset = rounds(observations)
     for _ in range(3):
         next(dataset)
-    second = make(observations, dataset, seed=99)
+    second = make_sampled(observations, dataset, seed=99)
     second.restore(saved)
     for _ in range(3):
         second.step()
@@ -161,27 +186,53 @@ class Still(dm_env.Environment):
 def remember(memory, new):
     """Puts transitions into the embedded engine's memory, as one episode; gives the discounted sums
     of its rewards so far."""
-    returns = [0.0]
     for i in range(len(new.r_t)):
         o_tm1, a_tm1, r_t, discount_t, o_t = (leaf[i] for leaf in new)
         after = dm_env.transition(float(r_t), o_t, float(discount_t / np.float32(0.99)))
         assert memory.add(o_tm1, a_tm1, after) == 1
-        returns.append(CONFIG.discount * returns[-1] + float(r_t))
+    return sums_of(new.r_t)
+
+
+def sums_of(rewards):
+    """Discounted sums of the rewards so far."""
+    returns = [0.0]
+    for reward in rewards:
+        returns.append(CONFIG.discount * returns[-1] + float(reward))
     return np.array(returns[1:])
 
 
+def engine_for(observations, most_rounds):
+    """An embedded engine whose memory is empty, and what a learner needs to begin as it does."""
+    engine = Engine(Still(observations), network_for(observations), CONFIG, seed=3)
+    rng = np.random.default_rng(11)
+    engine.memory = Memory(CONFIG, engine.network, observations, rng, most_rounds)
+    start = dict(
+        learning=engine._learning.save(),
+        evidence=engine.memory.evidence.save(),
+        rng=rng.bit_generator.state,
+        n=1,
+    )
+    return engine, start
+
+
+def assert_same_agents(learner, engine):
+    assert learner.n == engine.n
+    assert learner.rounds * CONFIG.batches_per_step == engine.learner_updates
+    assert_same(learner.save()["learning"]["state"], jax.device_get(engine.state))
+    assert_same(learner.save()["evidence"], engine.memory.evidence.save())
+    assert_same(learner.get_variables(["posterior"])[0], jax.device_get(engine.posterior()))
+
+
 @KINDS
-def test_both_engines_make_the_same_update(observations, monkeypatch):
+def test_both_engines_make_the_same_update(observations):
     """From one state, on one round, with one key and n: all of the state is the same.
 
     The round is what the embedded engine draws of five transitions, of which all are new. It is
     learnt with room for no other, as Reverb's rounds are: XLA may round two programs differently.
     """
-    monkeypatch.setattr(embedded_replay, "MOST_ROUNDS", 1)
-    engine = Engine(Still(observations), network_for(observations), CONFIG, seed=3)
-    new = transitions(observations, np.random.default_rng(0), (5,))
+    engine, start = engine_for(observations, most_rounds=1)
     memory = engine.memory
-    before = dict(learning=engine._learning.save(), evidence=memory.evidence.save(), n=1)
+    new = transitions(observations, np.random.default_rng(0), (5,))
     returns = remember(memory, new)
     memory.draw(new=5)
     places = memory._index[:1].copy()
@@ -191,14 +242,41 @@ def test_both_engines_make_the_same_update(observations, monkeypatch):
         due=1,
         new=New(new, returns),
     )
-    learner = make(observations, iter([one]))
-    learner.restore(before)
+    learner = make_sampled(observations, iter([one]))
+    learner.restore(start)
     learner.step()
+    assert learner.n == 6
+    assert_same_agents(learner, engine)
 
-    assert learner.n == engine.n == 6
-    assert_same(learner.save()["learning"]["state"], jax.device_get(engine.state))
-    assert_same(learner.save()["evidence"], memory.evidence.save())
-    assert_same(learner.get_variables(["posterior"])[0], jax.device_get(engine.posterior()))
+
+@KINDS
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_streamed_learner_learns_what_the_embedded_engine_learns(observations, limited):
+    """From one state, of the same transitions, with the same keys: all of the state is the same,
+    also after a trajectory with which nothing is due, and where many rounds are learnt at once."""
+    engine, start = engine_for(observations, most_rounds=16 if limited else 1)
+    memory = engine.memory
+    lengths = [1, 2, 5, 1, 10, 20] if limited else [4] + [1] * 9
+    new = transitions(observations, np.random.default_rng(0), (sum(lengths),))
+    cuts = np.cumsum(lengths)[:-1]
+    returns = np.split(sums_of(new.r_t), cuts)
+    parts = [Transition(*leaves) for leaves in zip(*(np.split(x, cuts) for x in new), strict=True)]
+    dataset = iter([New(*part) for part in zip(parts, returns, strict=True)])
+    learner = make(observations, dataset, limited=limited)
+    learner.restore(start)
+    for part in parts:
+        for i in range(len(part.r_t)):
+            if memory.evidence.outgrown_by(part.o_tm1[i]):
+                engine._learn()
+            remember(memory, jax.tree_util.tree_map(lambda leaf: leaf[i : i + 1], part))  # noqa: B023
+            if memory.replay.size >= CONFIG.min_replay and memory.draw(new=1):
+                engine._learn()
+        engine._learn()
+        learner.step()
+        assert learner.steps == memory.replay.size
+        assert learner.rounds == rounds_due(CONFIG, learner.steps)
+        assert_same_agents(learner, engine)
+    assert learner.n == 1 + sum(lengths)
 
 
 @KINDS
@@ -220,10 +298,10 @@ def test_what_is_new_is_counted_as_the_embedded_memory_counts_it(observations):
                 new=New(some, returns[first:last]) if last > first else None,
             )
 
-    first = make(observations, dataset((0, 4), (4, 4), (4, 6)))
+    first = make_sampled(observations, dataset((0, 4), (4, 4), (4, 6)))
     for _ in range(3):
         first.step()
-    second = make(observations, dataset((6, 7), (7, 9)), seed=99)
+    second = make_sampled(observations, dataset((6, 7), (7, 9)), seed=99)
     second.restore(first.save())
     for _ in range(2):
         second.step()
@@ -237,20 +315,24 @@ def test_what_is_new_is_counted_as_the_embedded_memory_counts_it(observations):
 
 @KINDS
 def test_before_the_first_round_the_posterior_is_the_prior(observations):
-    """An actor may ask for it: with all of the variance left, until somebody knows better."""
-    learner = make(observations, rounds(observations))
+    """An actor may ask for it: with all of the variance left, until somebody knows better: the
+    learner that gets its first transitions, though it learns nothing of them yet."""
+    new = transitions(observations, np.random.default_rng(0), (2,))
+    learner = make(observations, iter([New(new, sums_of(new.r_t))]))
     prior = learner.get_variables(["posterior"])[0].tangent
     assert isinstance(prior, Arrow) and np.all(prior.corner == 1.0)
     assert np.all(prior.diagonal == 1.0) and np.all(prior.ratio == 0.0)
     memory = Memory(CONFIG, network_for(observations), observations, np.random.default_rng(0))
-    remember(memory, transitions(observations, np.random.default_rng(0), (2,)))
-    learner.know(memory.evidence.known())
-    assert_same(learner.get_variables(["posterior"])[0].tangent, memory.evidence.known().tangent)
+    remember(memory, new)
+    learner.step()
+    posterior = learner.get_variables(["posterior"])[0]
+    assert_same(posterior.tangent, memory.evidence.known().tangent)
+    assert (learner.rounds, posterior.version, posterior.n) == (0, 0, 3)
 
 
 def test_n_is_one_and_the_steps_in_replay_and_never_falls():
     batches = next(rounds(VECTOR)).batches
-    learner = make(VECTOR, (at(batches, steps) for steps in (4, 9, 7)))
+    learner = make_sampled(VECTOR, (at(batches, steps) for steps in (4, 9, 7)))
     assert learner.get_variables(["posterior"])[0].n == 1
     seen = []
     for _ in range(3):
@@ -259,15 +341,140 @@ def test_n_is_one_and_the_steps_in_replay_and_never_falls():
     assert seen == [5, 10, 10]
 
 
-def test_more_steps_than_fit_are_refused_before_they_are_learnt():
+def test_n_of_a_streamed_learner_is_one_and_its_transitions():
+    """Replay may begin anew with less: an older checkpoint of it. n counts what there is."""
+    parts = trajectories(VECTOR, [2, 3, 6, 3, 1])
+    parts[3] = parts[3]._replace(everything=True)
+    learner = make(VECTOR, iter(parts))
+    seen = []
+    for _ in parts:
+        learner.step()
+        seen.append((learner.steps, learner.n, int(learner.get_variables(["posterior"])[0].n)))
+    assert seen == [(2, 3, 3), (5, 6, 6), (11, 12, 12), (3, 4, 4), (4, 5, 5)]
+
+
+@KINDS
+def test_a_learner_that_is_given_everything_forgets_and_counts_anew(observations):
+    """What it counts is that alone, and what it draws from; rounds it has learnt, it learns not
+    again."""
+    before, after, more = trajectories(observations, [9, 7, 3])
+    learner = make(observations, iter([before, after._replace(everything=True), more]))
+    learner.step()
+    assert (learner.steps, learner.rounds) == (9, 6)
+    learner.step()
+    assert (learner.steps, learner.rounds) == (7, 6)
+    memory = Memory(CONFIG, network_for(observations), observations, np.random.default_rng(0))
+    list(memory.rounds_of(after, drawn=0))
+    assert_same(learner.save()["evidence"], memory.evidence.save())
+    assert_same(learner._memory.replay.save(), memory.replay.save())
+    posterior = learner.get_variables(["posterior"])[0]
+    assert_same(posterior.tangent, memory.evidence.known().tangent)
+    learner.step()
+    assert (learner.steps, learner.rounds) == (10, rounds_due(CONFIG, 10)) == (10, 7)
+
+
+@KINDS
+def test_a_restored_learner_that_is_given_everything_goes_on_bit_for_bit(observations):
+    """Its memory is not in its checkpoint, but in replay; what it has learnt, it learns not
+    again."""
+    parts = trajectories(observations, [3, 4, 2, 10, 1, 7])
+    straight = make(observations, iter(parts))
+    for _ in parts:
+        straight.step()
+    first = make(observations, iter(parts))
+    for _ in range(4):
+        first.step()
+    saved = first.save()
+    kept = jax.tree_util.tree_map(np.copy, saved)
+    first.step()
+    assert_same(saved, kept)
+
+    second = make(observations, iter([everything(*parts[:4]), *parts[4:]]), seed=99)
+    second.restore(saved)
+    second.step()
+    assert (second.rounds, second.n) == (saved["learning"]["rounds"], saved["n"]) == (16, 20)
+    assert_same(second.save(), saved)
+    for _ in range(2):
+        second.step()
+    assert second.rounds == 24
+    assert_same(second.save(), straight.save())
+    assert_same(second.get_variables(["posterior"]), straight.get_variables(["posterior"]))
+
+
+def test_a_restored_learner_learns_what_replay_has_got_since():
+    """Replay went on while it was gone; then no less than it would have learnt of each."""
+    parts = trajectories(VECTOR, [3, 4, 2, 10])
+    first = make(VECTOR, iter(parts))
+    for _ in range(2):
+        first.step()
+    second = make(VECTOR, iter([everything(*parts)]))
+    second.restore(first.save())
+    assert second.rounds == 4
+    second.step()
+    assert (second.rounds, second.n) == (16, 20)
+    assert second.get_variables(["posterior"])[0].version == 16 * CONFIG.batches_per_step
+
+
+def test_a_learner_in_front_of_its_replay_waits_for_it():
+    """Replay's checkpoint may be older than its own."""
+    parts = trajectories(VECTOR, [9, 1, 1])
+    first = make(VECTOR, iter(parts))
+    for _ in parts:
+        first.step()
+    assert first.rounds == 8
+    second = make(VECTOR, iter([everything(parts[0]), *trajectories(VECTOR, [1, 1, 1], seed=1)]))
+    second.restore(first.save())
+    learnt = []
+    for _ in range(4):
+        second.step()
+        learnt.append((second.rounds, second.n))
+    assert learnt == [(8, 10), (8, 11), (8, 12), (9, 13)]
+
+
+def test_in_lock_step_a_learner_learns_at_least_a_round_at_each_step():
+    """Also where nothing is new; where more is due, that."""
+    nothing = trajectories(VECTOR, [0])[0]
+    parts = trajectories(VECTOR, [1, 1, 4])
+    learner = make(VECTOR, iter([parts[0], nothing, parts[1], nothing, parts[2]]), limited=False)
+    learnt = []
+    for _ in range(5):
+        learner.step()
+        learnt.append((learner.steps, learner.rounds, learner.n))
+    assert learnt == [(1, 1, 2), (1, 2, 2), (2, 3, 3), (2, 4, 3), (6, 5, 7)]
+    learner = make(VECTOR, iter([*parts[:2], nothing, *parts[2:]]))
+    for expected in (0, 0, 0, 3):
+        learner.step()
+        assert learner.rounds == expected
+
+
+def test_trajectories_may_be_on_a_device():
+    """As Acme's layouts give them, which may read ahead."""
+    parts = trajectories(VECTOR, [4, 3])
+    host, device = (
+        make(VECTOR, iter(some)) for some in (parts, [jax.device_put(part) for part in parts])
+    )
+    for learner in (host, device):
+        for _ in parts:
+            learner.step()
+    assert_same(device.save(), host.save())
+
+
+@pytest.mark.parametrize("sampling", ["streamed", "sampled"])
+def test_more_steps_than_fit_are_refused_before_they_are_learnt(sampling):
+    """Replay has them as well, in trajectories of its own size."""
     config = EVEConfig(hidden=(2,), min_replay=1, replay_megabytes=0.01)
-    most = storage.most_steps(config, environment_spec(VECTOR))
-    batches = next(rounds(VECTOR, config)).batches
-    learner = make(VECTOR, (at(batches, most + i) for i in (0, 1)), config)
+    steps = make_mode(sampling).steps
+    most = storage.most_steps(config, environment_spec(VECTOR), steps)
+    if sampling == "sampled":
+        batches = next(rounds(VECTOR, config)).batches
+        dataset, learnt = (at(batches, most + i) for i in (0, 1)), 1
+    else:
+        dataset, learnt = iter(trajectories(VECTOR, [most, 1])), most
+    learner = make(VECTOR, dataset, config, sampling=sampling)
     learner.step()
     with pytest.raises(ReplayFull, match="replay_megabytes"):
         learner.step()
-    assert learner.rounds == 1
+    assert learner.rounds == learnt
 
 
 def test_bootstraps_use_the_mean_until_burn_in_is_over():
@@ -276,7 +483,9 @@ def test_bootstraps_use_the_mean_until_burn_in_is_over():
     mean = EVEConfig(hidden=(5,), burn_in_episodes=2, bootstrap="mean")
 
     def target(config, episodes):
-        learner = make(VECTOR, rounds(VECTOR, config), config, episodes_so_far=lambda: episodes)
+        learner = make_sampled(
+            VECTOR, rounds(VECTOR, config), config, episodes_so_far=lambda: episodes
+        )
         learner.step()
         return float(learner.metrics.target)
 
@@ -284,16 +493,22 @@ def test_bootstraps_use_the_mean_until_burn_in_is_over():
     assert target(config, 2) != pytest.approx(target(mean, 2), rel=1e-3)
 
 
-def test_posterior_is_of_one_version_while_another_thread_learns():
+@pytest.mark.parametrize("sampling", ["streamed", "sampled"])
+def test_posterior_is_of_one_version_while_another_thread_learns(sampling):
     """The table of expected posteriors is made alone, the served ones during learning."""
-    alone = make(INDEX, rounds(INDEX))
+
+    def dataset():
+        sampled = sampling == "sampled"
+        return rounds(INDEX) if sampled else iter(trajectories(INDEX, [4, *[1] * 39]))
+
+    alone = make(INDEX, dataset(), sampling=sampling)
     expected = {0: alone.get_variables(["posterior"])[0]}
     for _ in range(40):
         alone.step()
         posterior = alone.get_variables(["posterior"])[0]
         expected[int(posterior.version)] = posterior
 
-    learner = make(INDEX, rounds(INDEX))
+    learner = make(INDEX, dataset(), sampling=sampling)
     begin, done = threading.Semaphore(0), threading.Semaphore(0)
 
     def learn() -> None:
@@ -319,20 +534,23 @@ def test_posterior_is_of_one_version_while_another_thread_learns():
 
 def test_unknown_variables_are_refused():
     with pytest.raises(KeyError, match="params"):
-        make(VECTOR, rounds(VECTOR)).get_variables(["params"])
+        make_sampled(VECTOR, rounds(VECTOR)).get_variables(["params"])
 
 
-def test_counts_minibatches():
+@pytest.mark.parametrize("sampling", ["streamed", "sampled"])
+def test_counts_minibatches(sampling):
+    """Two for each round: of three that Reverb drew, or of those due with 2, 5 and 9 steps."""
     counter = counting.Counter()
     spec = environment_spec(VECTOR)
-    learner = EVEBuilder(CONFIG).make_learner(
+    sampled = sampling == "sampled"
+    learner = EVEBuilder(CONFIG, sampling=sampling).make_learner(
         jax.random.PRNGKey(0),
         network_for(VECTOR),
-        rounds(VECTOR),
+        rounds(VECTOR) if sampled else iter(trajectories(VECTOR, [2, 3, 4])),
         lambda *_: loggers.NoOpLogger(),
         spec,
         counter=counter,
     )
     learner.run(3)
     posterior = learner.get_variables(["posterior"])[0]
-    assert counter.get_counts()["steps"] == 6 == int(posterior.version)
+    assert counter.get_counts()["steps"] == (6 if sampled else 12) == int(posterior.version)

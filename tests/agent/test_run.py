@@ -1,8 +1,10 @@
 """The Acme agent as a whole, on bsuite's environments, with a Reverb server of its own."""
 
 import functools
+import itertools
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -15,14 +17,15 @@ from acme.utils import counting, loggers
 from bsuite.environments.catch import Catch
 from bsuite.environments.deep_sea import DeepSea
 
+from eve_acme.agent import replay
 from eve_acme.agent.adapter import Acme040Builder
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.agent.run import AcmeEngine
 from eve_acme.config import EVEConfig
 from eve_acme.core.networks import make_networks
 from eve_acme.core.tangent import Arrow, Landmarks
-from eve_acme.embedded import Memory
 from eve_acme.environments.wrappers import OneHotAsIndex, Wrapper
+from eve_acme.replay.memory import Memory
 
 SMALL = dict(hidden=(8,), batch_size=4, batches_per_step=3, burn_in_episodes=5, min_replay=16)
 
@@ -56,7 +59,11 @@ def test_counts_and_ratio_are_exact(k):
         assert engine.learner_updates == rounds * 3
         assert engine.posterior().version == rounds * 3
         assert info.rate_limiter_info.insert_stats.completed == 300
-        assert info.rate_limiter_info.sample_stats.completed == rounds * 12
+        # The learner has drawn the rounds itself; what it draws from, it has read once.
+        stream = engine._client.server_info()[replay.STREAM]
+        assert stream.rate_limiter_info.insert_stats.completed == 300
+        assert stream.rate_limiter_info.sample_stats.completed == 300
+        assert stream.current_size == 0 and engine._learner.steps == 300
         assert np.isfinite(float(engine.metrics.loss))
 
 
@@ -153,6 +160,24 @@ def test_what_is_counted_is_what_the_embedded_memory_counts(
     assert posterior.scale == pytest.approx(known.scale or 1.0, rel=1e-6)
 
 
+@pytest.mark.parametrize("falling", [False, True])
+def test_a_restored_run_remembers_in_the_order_of_coming(falling, tmp_path, monkeypatch):
+    """Whatever the clock says that its writers are numbered by."""
+    times = itertools.count(2**60, -(2**40) if falling else 2**40)
+    monkeypatch.setattr(time, "time_ns", lambda: next(times))
+    config = EVEConfig(**SMALL)
+    with AcmeEngine(Noted(deep_sea()), network_for(config), config, seed=0) as engine:
+        list(engine.episodes_until(5))
+        engine.save(str(tmp_path))
+        engine.restore(str(tmp_path))
+        list(engine.episodes_until(7))
+        found = engine._learner._memory.replay.read(np.arange(35))
+        steps = engine.environment.steps
+    assert len(steps) == engine._learner.steps == 35
+    assert found.o_tm1.index[:, 0].tolist() == [int(step[0]) for step in steps]
+    assert found.a_tm1.tolist() == [step[1] for step in steps]
+
+
 def test_saving_within_an_episode_is_refused(tmp_path):
     with make(EVEConfig(**SMALL)) as engine:
         engine.step()
@@ -163,7 +188,7 @@ def test_saving_within_an_episode_is_refused(tmp_path):
 def test_process_ends_even_if_nobody_closes_the_engine():
     """The reader waits for a step in a thread: that must not keep the interpreter alive."""
     code = (
-        "import test_agent_run as t\n"
+        "import test_run as t\n"
         "engine = t.make(t.EVEConfig(**t.SMALL))\n"
         "print(len(list(engine.episodes_until(6))), engine.learner_updates > 0)\n"
     )
@@ -178,7 +203,8 @@ def test_process_ends_even_if_nobody_closes_the_engine():
     assert done.stdout.strip().endswith("6 True")
 
 
-def test_stock_local_layout_drives_the_agent():
+@pytest.mark.parametrize("sampling", ["streamed", "sampled"])
+def test_stock_local_layout_drives_the_agent(sampling):
     """Acme 0.4.0's own driver, through the adapter, for a few hundred steps of catch."""
     from acme.jax.layouts import local_layout
 
@@ -186,7 +212,7 @@ def test_stock_local_layout_drives_the_agent():
     environment = wrappers.SinglePrecisionWrapper(Catch(seed=0))
     spec = specs.make_environment_spec(environment)
     network = make_networks(spec, config)
-    builder = EVEBuilder(config, limited=False)
+    builder = EVEBuilder(config, limited=False, sampling=sampling)
     counter = counting.Counter()
     agent = local_layout.LocalLayout(
         seed=0,

@@ -8,9 +8,10 @@ from bsuite.environments.deep_sea import DeepSea
 
 from eve_acme.cli import probe
 from eve_acme.cli.main import main
-from eve_acme.distributed import journal
 from eve_acme.environments.wrappers import OneHotAsIndex
 from eve_acme.experiments import visits
+from eve_acme.replay import journal
+from eve_acme.types import New, Transition
 
 
 def test_summary_of_a_case_by_hand():
@@ -44,9 +45,10 @@ def test_visits_of_an_environment_and_of_a_journal(tmp_path):
     np.testing.assert_array_equal(environment.visits, expected)
 
     kept = journal.Journal(tmp_path / "state" / "replay.journal")
-    episode = dict(observations=np.array([*states, -1]), actions=np.array([0, 1, 1, 0]))
-    for _ in range(3):
-        kept.append(dict(episode=episode))
+    new = New(Transition(np.array(states), np.array([0, 1, 1, 0]), (), (), ()), np.zeros(4))
+    for index in range(3):
+        kept.append((journal.TRAJECTORY, new))
+        kept.append((journal.EPISODE, (0, index, {})))
     seen, episodes = visits.of_launch(tmp_path, 16, 2)
     assert episodes == 3
     np.testing.assert_array_equal(seen, 3 * expected)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eve_acme.core.targets import UNBOUNDED, bootstrapped_return
-from eve_acme.replay.memory import Windows
+from eve_acme.replay.windows import Windows
 
 # State 0 pays 1 and leads to state 1, which pays 2 and ends or is cut off. Values of theta' there:
 Q_AT_1 = jnp.array([[4.0, 10.0]])

@@ -92,7 +92,7 @@ def test_interrupted_it_saves_and_resumes(tmp_path):
     second = check_accounts(out)
     assert second["episodes"] == total
     assert second["learner_updates"] > first["learner_updates"]
-    assert second["learner_updates"] == 10 * (5 * total - 16 + 1)
+    assert second["learner_updates"] == 10 * (second["replay_size"] - 16 + 1)
 
     process = start("--resume", str(out), "--omega", "3", "--hidden", "9")
     text = finish(process)

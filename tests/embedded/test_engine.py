@@ -15,9 +15,10 @@ from dm_env import specs
 from eve_acme.config import EVEConfig
 from eve_acme.core.networks import from_functions, from_transformed, make_networks
 from eve_acme.core.tangent import Arrow, Landmarks
-from eve_acme.embedded import Engine, Memory, Replay
+from eve_acme.embedded import Engine
 from eve_acme.environments.wrappers import OneHotAsIndex, Rotated, Wrapper
-from eve_acme.replay.memory import Vectors
+from eve_acme.replay.columns import Replay, Vectors
+from eve_acme.replay.memory import Memory
 from eve_acme.types import ReplayFull, SparseInput, Transition
 
 QUICK = dict(burn_in_episodes=4, min_replay=16, batches_per_step=2)

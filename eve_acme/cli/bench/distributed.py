@@ -107,10 +107,18 @@ def embedded(task: str, folder: pathlib.Path, seconds: float) -> float:
 
 def child(module: str, name: str, *args: float | str) -> float:
     """What a function gives in a process of its own."""
-    code = f"from eve_acme.cli.bench import {module} as m; print(m.{name}{(*args,)})"
+    code = (
+        f"from eve_acme.cli.bench import {module} as m; print('=', m.{name}{(*args,)}, flush=True)"
+    )
     process = start(["-c", code], stdout=subprocess.PIPE)
-    out, _ = process.communicate(timeout=300)
-    return float(out.decode().split()[-1])
+    try:
+        for line in process.stdout:  # Readers of Reverb may keep it from ending.
+            if line.startswith(b"= "):
+                return float(line.split()[-1])
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    raise RuntimeError(f"{module}.{name} ended without a figure")
 
 
 def _embedded(task_name: str, seconds: float) -> float:
@@ -148,7 +156,8 @@ def _raw_reverb(task_name: str, seconds: float) -> float:
 
         port = here.recv()
         client = reverb.Client(f"localhost:{port}")
-        rounds = replay.make_dataset_iterator(EVEConfig(), client)
+        mode = replay.make_mode("sampled", limited=False)
+        rounds = replay.make_dataset_iterator(EVEConfig(), client, mode)
         for _ in range(50):
             next(rounds)
         count, start = 0, time.monotonic()
@@ -171,7 +180,7 @@ def _serve(task_name: str, pipe: Any) -> None:
     task = tasks.parse(task_name)
     environment = wrappers.SinglePrecisionWrapper(tasks.compact(task, tasks.load(task, 0)))
     spec = specs.make_environment_spec(environment)
-    builder = EVEBuilder(EVEConfig(), limited=False)
+    builder = EVEBuilder(EVEConfig(), limited=False, sampling="sampled")
     server = reverb.Server(builder.make_replay_tables(spec))
     adder = builder.make_adder(reverb.Client(f"localhost:{server.port}"), spec)
     for _ in range(200):

@@ -109,7 +109,7 @@ def round_seconds(width: int, rounds: int) -> float:
     import numpy as np
 
     from eve_acme.core.learning import Learning
-    from eve_acme.embedded import Memory
+    from eve_acme.replay.memory import Memory
 
     environment, config, network = _dense(width)
     learning = Learning(config, network, jax.random.PRNGKey(0))

@@ -8,7 +8,12 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from eve_acme.types import New
+
 _HEAD = struct.Struct("<II")
+TRAJECTORY, EPISODE = "trajectory", "episode"
+"""Kinds of records in the log of a distributed run's replay: `(TRAJECTORY, New)`, and
+`(EPISODE, (actor, index, summary))`."""
 
 
 class JournalCorrupt(RuntimeError):
@@ -71,3 +76,13 @@ def check(path: pathlib.Path) -> None:
     """Raises JournalCorrupt if a journal is damaged."""
     for _ in read(path):
         pass
+
+
+def records(path: pathlib.Path) -> Iterator[Any]:
+    """The whole records, without their places."""
+    return (record for _, record in read(path))
+
+
+def trajectories(path: pathlib.Path) -> Iterator[New]:
+    """The trajectories of a replay's log, in the order of their coming."""
+    return (value for kind, value in records(path) if kind == TRAJECTORY)

@@ -1,0 +1,68 @@
+"""n-step windows: an episode's steps as transitions. Both engines and the Acme adder use them."""
+
+from typing import Any, NamedTuple
+
+import dm_env
+
+from eve_acme.types import Transition
+
+
+class _Step(NamedTuple):
+    observation: Any
+    action: int
+    reward: float
+    discount: float
+    return_so_far: float
+
+
+class Windows:
+    """Turns an episode's steps into k-step transitions, one for each step.
+
+    The last k - 1 steps of an episode get shorter windows. With `subsample` only every
+    (k + 1)-th step of an episode begins a window, so that returns share no reward.
+
+    Attributes:
+      returns: for each transition that `add` gave last, the discounted sum of its episode's rewards
+        up to its own first one (see `evidence`).
+    """
+
+    def __init__(self, n_step: int, discount: float, subsample: bool):
+        self._n_step = n_step
+        self._discount = discount
+        self._every = n_step + 1 if subsample else 1
+        self._steps: list[_Step] = []
+        self._start = 0
+        self._return = 0.0
+        self.returns: list[float] = []
+
+    def add(self, observation: Any, action: int, after: dm_env.TimeStep) -> list[Transition]:
+        """Takes one step, and gives the transitions that are complete with it."""
+        reward, discount = float(after.reward), float(after.discount)
+        self._return = self._discount * self._return + reward
+        self._steps.append(_Step(observation, action, reward, discount, self._return))
+        out = []
+        self.returns = []
+        while self._steps and (len(self._steps) == self._n_step or after.last()):
+            if self._start % self._every == 0:
+                out.append(self._window(after.observation))
+                self.returns.append(self._steps[0].return_so_far)
+            self._steps.pop(0)
+            self._start += 1
+        if after.last():
+            self._start, self._return = 0, 0.0
+        return out
+
+    def _window(self, last_observation: Any) -> Transition:
+        total, discount = 0.0, 1.0
+        for step in self._steps:
+            total += discount * step.reward
+            discount *= self._discount * step.discount
+        first = self._steps[0]
+        return Transition(first.observation, first.action, total, discount, last_observation)
+
+    def save(self) -> Any:
+        return self._steps.copy(), self._start, self._return
+
+    def restore(self, saved: Any) -> None:
+        steps, self._start, self._return = saved
+        self._steps = list(steps)
