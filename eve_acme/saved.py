@@ -8,6 +8,7 @@ Needs JAX and Haiku alone: neither Acme nor Reverb nor TensorFlow nor the enviro
 """
 
 import dataclasses
+import io
 import json
 import os
 import pathlib
@@ -28,6 +29,7 @@ from eve_acme.core.posterior import Posterior
 from eve_acme.core.update import make_dense_learner
 from eve_acme.environments import checks
 from eve_acme.errors import InputError
+from eve_acme.files import write_atomically
 
 FILE = "agent.npz"
 
@@ -111,12 +113,9 @@ def save(
         num_actions=int(num_actions),
     )
     path = pathlib.Path(directory) / FILE
-    temporary = path.with_name(f".{FILE}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        np.savez(file, about=json.dumps(about), **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    data = io.BytesIO()
+    np.savez(data, about=json.dumps(about), **arrays)
+    write_atomically(path, data.getvalue())
     return path
 
 

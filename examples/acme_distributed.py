@@ -1,7 +1,8 @@
 """The builder in a distributed Acme program: Acme 0.4.0's own layout plays catch, as processes.
 
 With Acme's development head, give `EVEBuilder(config)` to `experiments.ExperimentConfig`, and that
-to `make_distributed_experiment`. (`eve launch` is a program of the same parts, whose processes may die.)
+to `make_distributed_experiment`. (`eve launch` is a program of the same parts,
+whose processes may die.)
 """
 
 import csv

@@ -284,18 +284,16 @@ class Arrivals:
         A table can only be drawn from, so it is, until everything was seen.
         """
         size = self._client.server_info()[REPLAY].current_size
-        places: set[tuple[int, int]] = set()
+        keys: set[int] = set()  # Of items: a trajectory that was sent twice is two of them.
         found: list[New] = []
         if size == sum(map(len, self._seen.values())):
             return found
         draws = draw(self._client, REPLAY, WITHOUT_END)
-        for new, size in draws:
-            place = tuple(new.place)
-            if place not in places:
-                places.add(place)
-                if self._is_new(new):
-                    found.append(new)
-            if len(places) >= size:
+        for new, info in draws:
+            keys.add(info.key)
+            if self._is_new(new):
+                found.append(new)
+            if len(keys) >= info.table_size:
                 break
         draws.close()
         return sorted(found, key=lambda new: tuple(new.place))
@@ -325,12 +323,12 @@ class Arrivals:
         return True
 
 
-def draw(client: reverb.Client, table: str, count: int) -> Generator[tuple[New, int], None, None]:
-    """So many trajectories of a table, each with the table's size; waits for them."""
+def draw(client: reverb.Client, table: str, count: int) -> Generator[tuple[New, Any], None, None]:
+    """So many trajectories of a table, each with Reverb's `SampleInfo`; waits for them."""
     samples = client.sample(table, count, emit_timesteps=False, unpack_as_table_signature=True)
     for sample in samples:  # Whose types are as TensorFlow has read them from the signature.
         transitions, returns, place, _ = sample.data
-        yield New(Transition(*transitions), returns, place), sample.info.table_size
+        yield New(Transition(*transitions), returns, place), sample.info
 
 
 def joined(trajectories: Sequence[New], **fields: Any) -> New:

@@ -6,6 +6,7 @@ differ, unlike the embedded engine's.
 """
 
 import os
+import pathlib
 import pickle
 import shutil
 import tempfile
@@ -26,6 +27,7 @@ from eve_acme.config import EVEConfig
 from eve_acme.core.networks import Network, num_parameters
 from eve_acme.core.posterior import Posterior
 from eve_acme.embedded.loop import Loop
+from eve_acme.files import write_atomically
 
 
 class AcmeEngine(Loop):
@@ -155,10 +157,8 @@ class AcmeEngine(Loop):
             environment=self.environment,
             counts=(self.episodes, self.env_steps),
         )
-        path = os.path.join(directory, "run.pkl")
-        with open(path + ".new", "wb") as file:
-            cloudpickle.dump(saved, file)  # Environments hold lambdas.
-        os.replace(path + ".new", path)
+        # Environments hold lambdas.
+        write_atomically(pathlib.Path(directory) / "run.pkl", cloudpickle.dumps(saved))
         for name in os.listdir(directory):
             old = os.path.join(directory, name)
             if os.path.isdir(old) and name != saved["replay"]:

@@ -18,7 +18,8 @@ from eve_acme.errors import UsageError
 from eve_acme.experiments import checkpoint, engines, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments import visits as visits_lib
-from eve_acme.experiments.recorder import write_atomically, write_json
+from eve_acme.experiments.recorder import write_json
+from eve_acme.files import write_atomically
 from eve_acme.replay import journal
 
 EDGES = (0, 1, 2, 3, 5, 9, 17, 33, 65, 129)

@@ -10,7 +10,7 @@ from eve_acme.cli import options
 from eve_acme.config import EVEConfig
 from eve_acme.errors import UsageError
 from eve_acme.experiments import plan, tasks, visits
-from eve_acme.experiments.recorder import write_atomically
+from eve_acme.files import write_atomically
 
 SAMPLES = 64
 

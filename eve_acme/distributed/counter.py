@@ -25,7 +25,7 @@ WAIT, OVER = -1, -2
 
 
 class Counter(Node):
-    """Counts episodes; what it was told is on disk before it answers."""
+    """Counts episodes; what it was told outlives its process, and is fsynced every second."""
 
     def __init__(self, run: Run):
         super().__init__("counter")
@@ -132,7 +132,11 @@ class Counter(Node):
         return {actor: now - heard for actor, heard in list(self._heard.items())}
 
     def run(self) -> None:
-        self._stop.wait()
+        synced = -1
+        while not self._stop.wait(1.0):
+            if self._journal.end != synced:
+                synced = self._journal.end
+                self._journal.sync()
         deadline = time.monotonic() + FAREWELL_SECONDS
         while self._closed and not self._all_know() and time.monotonic() < deadline:
             time.sleep(0.05)

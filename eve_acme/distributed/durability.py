@@ -15,8 +15,9 @@ its disk. What is promised, and why it holds:
 So the death of any one process, or of all of them at once, loses no step of an episode that was
 counted; of an episode that was being played it may lose the steps that were not stored yet. The log
 is handed to the operating system at each record, and to the disk (fsync) every second and at the
-end: a power cut may lose the last second. The learner's checkpoints may then be ahead of replay by
-that second: rounds are not learnt twice, and `n` counts what replay has.
+end, and so is the counter's journal: a power cut may lose the last second of each, so that counter
+and replay may then differ by a few episodes. The learner's checkpoints may be ahead of replay by as
+much: rounds are not learnt twice, and `n` counts what replay has.
 """
 
 import contextlib

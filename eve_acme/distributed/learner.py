@@ -20,7 +20,7 @@ from eve_acme.distributed.node import (
 from eve_acme.distributed.remote import Remote, Stopped
 from eve_acme.errors import Diverged
 from eve_acme.experiments.checkpoint import checkpoints, keep_batch, newest, save_agent
-from eve_acme.experiments.recorder import write_atomically
+from eve_acme.files import write_atomically
 from eve_acme.types import New, ReplayFull
 
 CHECKPOINT_SECONDS = 10.0

@@ -12,7 +12,8 @@ from typing import Any
 
 from eve_acme import saved
 from eve_acme.errors import Diverged, UsageError
-from eve_acme.experiments.recorder import Recorder, write_atomically
+from eve_acme.experiments.recorder import Recorder
+from eve_acme.files import write_atomically
 
 KEPT = 2
 LINK = "checkpoint"

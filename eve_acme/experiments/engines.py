@@ -24,7 +24,7 @@ def make(plan: Plan) -> Loop:
 
     environment = tasks.compact(task, raw)
     if task.encoding == "index" and task.is_deep_sea and plan.engine == "acme":
-        # Its replay cannot be asked.
+        # Its replay is in Reverb, which is slow to ask: visits are counted on the way.
         environment = visits.Counted(environment)
     steps = plan.episodes * task.settings["size"] if task.is_deep_sea else 0
     if plan.config.subsample:

@@ -5,7 +5,8 @@ import pathlib
 
 import numpy as np
 
-from eve_acme.experiments.recorder import THRESHOLDS, Recorder, write_atomically
+from eve_acme.experiments.recorder import THRESHOLDS, Recorder
+from eve_acme.files import write_atomically
 
 
 def write_curve(path: pathlib.Path, recorder: Recorder, title: str) -> None:

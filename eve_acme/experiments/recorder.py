@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import pathlib
 from typing import Any
 
@@ -11,6 +10,7 @@ import dm_env
 import numpy as np
 
 from eve_acme.experiments.tasks import Task
+from eve_acme.files import write_atomically
 
 LEAST_EPISODES = 100
 """Before so many episodes a share of good ones is luck: on small or stochastic grids a random agent
@@ -117,16 +117,6 @@ class Recorder:
             link = directory / name
             if not link.is_symlink():
                 link.symlink_to("results.csv")
-
-
-def write_atomically(path: pathlib.Path, data: bytes) -> None:
-    """Writes a file that is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:

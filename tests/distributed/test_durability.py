@@ -131,6 +131,9 @@ def test_what_was_lost_with_the_server_is_sent_again(run):
         if len(news) == 3:
             break
     assert sorted(int(new.place[1]) for new in news) == [0, 1, 2]
+    # The table has one of them twice; who reads all of it takes it once, and comes to an end.
+    assert served.client.server_info()[replay_lib.REPLAY].current_size == 4
+    assert [int(new.place[1]) for new in replay_lib.Arrivals(served.client).held()] == [0, 1, 2]
     served.end()
 
 
