@@ -51,7 +51,13 @@ class EVEConfig:
         "Kronecker factors of all layers' inputs and gradients, 'input' = the same with isotropic "
         "gradients, 'diagonal' = the paper's",
     )
-    omega: float = _posterior(1e7, "exploration scale: large = less exploration", 1e-15, 1e15)
+    omega: float = _posterior(
+        1e7,
+        "exploration scale: large = less exploration; with structure 'tangent' the information of "
+        "a visit without noise",
+        1e-15,
+        1e15,
+    )
     sigma_return: float = _posterior(
         100.0, "standard deviation of the return noise in the Fisher", 0.0, 1e15
     )

@@ -1,11 +1,19 @@
 """The errors that users see."""
 
 
-class UsageError(Exception):
+class _Detailed(Exception):
+    """An error of one line; `details` is a traceback for whoever has to mend its cause."""
+
+    def __init__(self, message: object, details: str = ""):
+        super().__init__(str(message))
+        self.details = details or getattr(message, "details", "")
+
+
+class UsageError(_Detailed):
     """Bad input: the message names the field, the value and what is allowed. Exit code 2."""
 
 
-class InputError(ValueError):
+class InputError(_Detailed, ValueError):
     """Data from outside do not fit. The message names what came, what is allowed, and where."""
 
 

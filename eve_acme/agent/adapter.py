@@ -17,15 +17,17 @@ from eve_acme.agent.actor import Behaviour, EVEActor
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.agent.learner import EVELearner
 from eve_acme.core.networks import Network
+from eve_acme.errors import InputError
 from eve_acme.types import New, Rounds
 
 
 class Acme040Builder:
     """`EVEBuilder` with the signatures of 0.4.0's `GenericActorLearnerBuilder`.
 
-    For `LocalLayout` give it a builder that is not `limited`. That layout learns at each step,
-    also at the first k - 1 of an episode, which have written nothing yet: it keeps the ratio
-    itself, and a limiter would only block it for ever.
+    `LocalLayout` acts and learns in one thread and keeps the ratio of samples to inserts itself. It
+    also learns at the first k - 1 steps of an episode, which have written nothing yet, so a rate
+    limiter would block it for ever: it needs `EVEBuilder(config, limited=False)`, and a limited
+    builder is refused there.
     """
 
     def __init__(
@@ -56,6 +58,14 @@ class Acme040Builder:
         adder: Adder | None = None,
         variable_source: core.VariableSource | None = None,
     ) -> EVEActor:
+        """An actor; raises InputError for a limited builder under `LocalLayout`."""
+        # Only a layout of one thread hands the actor that writes the learner itself: others hand
+        # it a client or a runner of the learner.
+        if self._builder.limited and adder is not None and isinstance(variable_source, EVELearner):
+            raise InputError(
+                "limited: got True, allowed is False where one thread acts and learns, as in "
+                "LocalLayout, which would block for ever: EVEBuilder(config, limited=False)"
+            )
         return self._builder.make_actor(
             random_key, policy_network, self._spec, variable_source, adder
         )

@@ -49,6 +49,11 @@ class EVEBuilder:
         self._episodes_so_far = episodes_so_far
         self._mode = replay.make_mode(sampling, limited, ahead)
 
+    @property
+    def limited(self) -> bool:
+        """Whether replay holds the ratio of samples to inserts."""
+        return self._mode.limited
+
     def make_replay_tables(
         self, environment_spec: specs.EnvironmentSpec, policy: Behaviour | None = None
     ) -> list[reverb.Table]:

@@ -65,7 +65,8 @@ class EVELearner(core.Learner):
           mode: how they come.
           episodes_so_far: episodes of the whole run; by default as the counter has them.
           counter: counts minibatches as `steps`.
-          logger: gets the counts and metrics of each round.
+          logger: gets the counts, n, the samples drawn for each step in replay (so far), and the
+            means of loss, q and target over the minibatches of the last call.
         """
         key = np.asarray(jax.random.key_data(random_key))
         self._learning = Learning(config, network, jnp.asarray(key))
@@ -159,8 +160,8 @@ class EVELearner(core.Learner):
         if rounds.new is not None:
             transitions, returns = rounds.new[:2]
             for i in range(len(returns)):
-                o_tm1 = jax.tree_util.tree_map(lambda leaf, i=i: leaf[i], transitions.o_tm1)
-                evidence.add(o_tm1, transitions.a_tm1[i], returns[i])
+                transition = jax.tree_util.tree_map(lambda leaf, i=i: leaf[i], transitions)
+                evidence.add(transition, returns[i])
         batches = rounds.batches
         if self._learning.sparse:
             batches = with_entries(self._network, batches)
@@ -187,7 +188,9 @@ class EVELearner(core.Learner):
         minibatches, self._learnt = self._learnt * self._config.batches_per_step, 0
         counts = self._counter.increment(steps=minibatches, walltime=elapsed)
         metrics = self.metrics._asdict() if self.metrics else {}
-        self._logger.write({**counts, "n": self.n, **metrics})
+        samples = self.rounds * self._config.samples_per_insert
+        ratio = samples / max(1, self.n - 1)
+        self._logger.write({**counts, "n": self.n, "samples_per_insert": ratio, **metrics})
 
     def get_variables(self, names: Sequence[str]) -> list[Posterior]:
         """The posterior, as numpy arrays, for each name (there is only one)."""

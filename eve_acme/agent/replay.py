@@ -36,6 +36,7 @@ from acme.adders import base
 from eve_acme.agent.storage import most_steps, stored_spec
 from eve_acme.config import EVEConfig
 from eve_acme.environments import checks
+from eve_acme.errors import InputError
 from eve_acme.replay.memory import rounds_per_item
 from eve_acme.replay.windows import Windows
 from eve_acme.types import New, Rounds, Transition
@@ -225,14 +226,15 @@ class Adder(base.Adder):
         self._observation = self._cast(timestep.observation)
 
     def add(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = ()) -> None:
+        """Adds a step; raises InputError for extras, which the tables have no columns for."""
+        if jax.tree_util.tree_leaves(extras):
+            raise InputError(f"extras: got {extras!r}, allowed is (): EVE learns from no extras")
         self._env_steps += 1
         self._check(next_timestep, self._env_steps)
         after = next_timestep._replace(observation=self._cast(next_timestep.observation))
         complete = self._windows.add(self._observation, action, after)
-        for transition, so_far in zip(complete, self._windows.returns, strict=True):
-            o_tm1, a_tm1, r_t, discount_t, o_t = transition
-            row = Transition(o_tm1, np.int32(a_tm1), np.float32(r_t), np.float32(discount_t), o_t)
-            self._rows.append((row, np.float32(so_far)))
+        for row in zip(complete, self._windows.returns, strict=True):
+            self._rows.append(row)
             if len(self._rows) == self._steps:
                 self._write()
         self._observation = after.observation

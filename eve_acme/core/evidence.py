@@ -18,6 +18,7 @@ import numpy as np
 from eve_acme.config import EVEConfig
 from eve_acme.core import tangent
 from eve_acme.core.networks import Network
+from eve_acme.core.noise import Repeats
 from eve_acme.core.targets import UNBOUNDED
 from eve_acme.core.units import grown, in_units
 from eve_acme.types import SparseInput, Transition
@@ -96,8 +97,13 @@ class Evidence:
         if config.counts_inputs:
             assert network.width is not None, "with_example says it"
             self._factor = tangent.Factor(
-                network.width, network.num_actions, config.omega, len(config.hidden)
+                network.width,
+                network.num_actions,
+                config.omega,
+                len(config.hidden),
+                config.prior_std,
             )
+        self._repeats = Repeats()
         self._largest, self._sum, self._count = 0.0, 0.0, 0
         self.units: Any = ()
         if config.adaptive_scale and not network.indexed:
@@ -119,21 +125,22 @@ class Evidence:
         in_units = self._config.adaptive_scale and self._config.prior == "unit"
         return self._largest if in_units else UNBOUNDED
 
-    def add(self, observation: Any, action: int, return_so_far: float) -> None:
+    def add(self, transition: Transition, return_so_far: Any) -> None:
         """Counts one transition.
 
         Args:
-          observation: what was acted in.
-          action: the action.
+          transition: one, not a batch.
           return_so_far: G after the transition's reward.
         """
         size = abs(float(return_so_far))
         self._largest, self._sum = max(self._largest, size), self._sum + size
         self._count += 1
-        self.measure(observation)
+        self.measure(transition.o_tm1)
         if self._factor is not None:
-            x = in_units(vector(self._network, observation), self.units)
-            self._factor.add(x, int(action))
+            x, action = vector(self._network, transition.o_tm1), int(transition.a_tm1)
+            next_x = vector(self._network, transition.o_t) if transition.discount_t else ()
+            tally = self._repeats.add(x, action, float(transition.r_t), next_x)
+            self._factor.add(in_units(x, self.units), action, tally, self.scale)
 
     def outgrown_by(self, observation: Any) -> bool:
         """Whether `measure` would change units: what was drawn before is to be learnt before."""
@@ -168,7 +175,7 @@ class Evidence:
         """Everything, as arrays."""
         returns = (self._largest, self._sum, self._count)
         factor = self._factor and self._factor.save()
-        return dict(returns=returns, factor=factor, units=self.units)
+        return dict(returns=returns, factor=factor, units=self.units, repeats=self._repeats.save())
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Goes back to where `save` was called."""
@@ -176,3 +183,4 @@ class Evidence:
         self.units = saved["units"]
         if self._factor is not None:
             self._factor.restore(saved["factor"])
+            self._repeats.restore(saved["repeats"])

@@ -210,9 +210,9 @@ def make_networks(environment_spec: Any, config: EVEConfig | None = None) -> Net
 
 
 def _make(config: EVEConfig, observation: Any, num_actions: int) -> Network:
-    if is_index(observation):
-        return _vector_mlp(config, width_of(observation), num_actions, indexed=True)
     torso = config.torso
+    if is_index(observation) and torso in ("auto", "none"):
+        return _vector_mlp(config, width_of(observation), num_actions, indexed=True)
     if torso == "auto":
         torso = "dqn" if images.is_image(observation) else "none"
     if torso != "none":

@@ -44,6 +44,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from eve_acme.core import noise
 from eve_acme.types import SparseInput
 
 Array = Any
@@ -57,6 +58,8 @@ SAME = 2e-6
 itself would be a thousandth too small, which omega makes a lot of."""
 ROUNDING = 1e-5
 """What may seem to lie outside of landmarks by rounding; omega would count that too."""
+DRIFT = 1.5
+"""Change of a visit's information from which on all visits so far are weighed anew."""
 
 
 class Arrow(NamedTuple):
@@ -231,79 +234,116 @@ class Factor:
     Args:
       width: d, entries of an input.
       blocks: how many sums there are; an input is added to one of them.
-      omega: the Fisher information of a visit.
+      omega: the Fisher information of a visit without noise.
       layers: hidden layers of the network.
+      prior_std: the prior standard deviation of values, in units of the scale of returns.
     """
 
-    def __init__(self, width: int, blocks: int, omega: float, layers: int):
+    def __init__(self, width: int, blocks: int, omega: float, layers: int, prior_std: float = 1.0):
         self._width, self._omega, self._layers = width, omega, layers
-        self._counts = np.zeros((width, blocks))
+        self._prior_std = prior_std
+        self._tally = np.zeros((width, blocks, 4))  # Of one-hot inputs, then of landmarks.
+        self._total = np.zeros(4)
+        self._pool, self._scale = 0.0, 0.0
+        self._information = np.zeros((width, blocks))
         self._corner = np.ones(blocks)
         shared = float(kernel(np.array(0.5), layers))  # Of two one-hot vectors; phi's parts:
         self._parts = math.sqrt(1.0 - shared), math.sqrt(shared)
         self._landmarks: Landmarks | None = None
         self._inputs = np.zeros((0, width), np.float32)
-        self._visits = np.zeros((0, blocks))
 
     @property
     def _used(self) -> int:
         return len(self._inputs)
 
-    def add(self, x: Any, block: int) -> None:
-        """Counts one input, a vector `[d]` or a SparseInput `[K]`, in a block."""
+    def add(self, x: Any, block: int, tally: np.ndarray = noise.ONCE, scale: float = 1.0) -> None:
+        """Counts one visit of an input.
+
+        Args:
+          x: the input, a vector `[d]` or a SparseInput `[K]`.
+          block: whose sum it is added to.
+          tally: `[4]`, of the visit (see `noise`); of one that is no repeat if not given.
+          scale: of returns.
+        """
+        self._total += tally
+        self._weigh(noise.pooled(self._total, scale), scale)
         if self._landmarks is None:
             state = _one_hot(x)
             if state >= 0:
-                self._add_to_arrow(block, state)
+                self._tally[state, block] += tally
+                self._inform([state])
                 return
             self._lay_out(*self._seen_so_far())
         x = x.whole(self._width) if isinstance(x, SparseInput) else x.astype(np.float32)
-        self._add_to_landmarks(x, block, 1.0)
+        self._add_to_landmarks(x, block, tally)
 
     def rescale(self, ratios: np.ndarray) -> None:
         """Measures the entries of all inputs so far by other units; `ratios` `[d]`, old by new."""
-        inputs, visits = self._seen_so_far()
+        inputs, tally = self._seen_so_far()
         if len(inputs):
-            self._lay_out(inputs * ratios, visits)
+            self._lay_out(inputs * ratios, tally)
+
+    def _weigh(self, pool: float, scale: float) -> None:
+        """Weighs all visits so far anew once their information has changed by `DRIFT`."""
+        if pool == self._pool == 0.0:
+            return  # No repeat ever differed: the scale of nothing is nothing.
+        old, new = (
+            noise.information(noise.ONCE[None], *known, self._omega, self._prior_std)[0]
+            for known in ((self._pool, self._scale), (pool, scale))
+        )
+        if 1.0 / DRIFT < new / old < DRIFT:
+            return
+        self._pool, self._scale = pool, scale
+        if self._landmarks is None:
+            self._inform(slice(None))
+        else:
+            self._lay_out(*self._seen_so_far())
+
+    def _weights(self, tally: np.ndarray) -> Any:
+        """The information `[..., blocks]` of a visit of inputs with tallies `[..., blocks, 4]`."""
+        return noise.information(tally, self._pool, self._scale, self._omega, self._prior_std)
 
     def _seen_so_far(self) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs `[m, d]` that stand for all, and their visits `[m, blocks]`."""
+        """Inputs `[m, d]` that stand for all, and their tallies `[m, blocks, 4]`."""
         if self._landmarks is not None:
-            return self._inputs, self._visits
-        seen = np.flatnonzero(self._counts.sum(axis=1))
+            return self._inputs, self._tally
+        seen = np.flatnonzero(self._tally[..., noise.VISITS].sum(axis=1))
         inputs = np.zeros((len(seen), self._width), np.float32)
         inputs[np.arange(len(seen)), seen] = 1.0
-        return inputs, self._counts[seen]
+        return inputs, self._tally[seen]
 
-    def _add_to_arrow(self, block: int, i: int) -> None:
+    def _inform(self, states: Any) -> None:
+        """Computes the information of one-hot inputs from their tallies."""
         own, shared = self._parts
 
-        def column(count: float) -> float:
-            """A state's part of the corner: of B its `omega count shared^2`, less E^2 / D. As one
+        def column(information: np.ndarray) -> np.ndarray:
+            """A state's part of the corner: of B its `information shared^2`, less E^2 / D. As one
             fraction, since both are huge."""
-            return self._omega * count * shared**2 / (1.0 + self._omega * count * own**2)
+            return information * shared**2 / (1.0 + information * own**2)
 
-        count = float(self._counts[i, block])
-        self._corner[block] += column(count + 1.0) - column(count)
-        self._counts[i, block] = count + 1.0
+        tally, old = self._tally[states], self._information[states]
+        new = tally[..., noise.VISITS] * self._weights(tally)
+        self._information[states] = new
+        self._corner += (column(new) - column(old)).sum(axis=0)
 
-    def _lay_out(self, inputs: np.ndarray, visits: np.ndarray) -> None:
-        """Landmarks of inputs that were visited so often."""
-        self._landmarks = _empty(self._width + 1, visits.shape[1], 16)
-        self._inputs, self._visits = self._inputs[:0], self._visits[:0]
-        for x, counts in zip(inputs, visits, strict=True):
-            for block in np.flatnonzero(counts):
-                self._add_to_landmarks(x, block, counts[block])
+    def _lay_out(self, inputs: np.ndarray, tallies: np.ndarray) -> None:
+        """Landmarks of inputs with tallies `[m, blocks, 4]`."""
+        self._landmarks = _empty(self._width + 1, tallies.shape[1], 16)
+        self._inputs, self._tally = self._inputs[:0], np.zeros((0, *tallies.shape[1:]))
+        for x, rows in zip(inputs, tallies, strict=True):
+            for block in np.flatnonzero(rows[:, noise.VISITS]):
+                self._add_to_landmarks(x, block, rows[block])
 
-    def _add_to_landmarks(self, x: np.ndarray, block: int, count: float) -> None:
+    def _add_to_landmarks(self, x: np.ndarray, block: int, tally: np.ndarray) -> None:
         assert self._landmarks is not None
         u = homogeneous(x)
         near, seen, outside = self._seen(u)
         if outside > NEW and self._used < MOST_LANDMARKS:
             self._tell_apart(x, u, seen, math.sqrt(outside))
             near, seen, outside = self._seen(u)
-        k, information = self._used, count * self._omega
-        self._visits[near.argmax(), block] += count
+        cell = self._tally[near.argmax()]
+        cell[block] += tally
+        k, information = self._used, tally[noise.VISITS] * self._weights(cell)[block]
         rest = self._landmarks.rest[block]
         if k == MOST_LANDMARKS:
             rest[np.arange(HASHES), directions(x)] += information * outside
@@ -335,7 +375,7 @@ class Factor:
         whitener[k, k] = 1.0 / size
         root[:, k, k] = 1.0
         self._inputs = np.append(self._inputs, x[None], axis=0)
-        self._visits = np.append(self._visits, np.zeros((1, len(root))), axis=0)
+        self._tally = np.append(self._tally, np.zeros((1, *self._tally.shape[1:])), axis=0)
 
     def shares(self, x: Any) -> np.ndarray:
         """`[..., blocks]`: the share of the prior's variance that is left at inputs x."""
@@ -346,7 +386,7 @@ class Factor:
                 entries = (x != 0.0).sum(axis=-1)
                 state = np.where(entries > 0, (x != 0.0).argmax(axis=-1), -1)
             own, shared = self._parts
-            certain = 1.0 / (1.0 + self._omega * own**2 * self._counts[state])  # 1 / D
+            certain = 1.0 / (1.0 + own**2 * self._information[state])  # 1 / D
             left = certain * (own**2 + certain * (shared**2 / self._corner))
             left[state < 0] = shared**2 / self._corner
             left[entries > 1] = 1.0  # No one-hot vector: nothing like it was seen.
@@ -364,9 +404,9 @@ class Factor:
         if self._landmarks is not None:
             return Landmarks(*(leaf.copy() for leaf in self._landmarks))
         own, shared = self._parts
-        counts = self._counts.T
-        diagonal = 1.0 + self._omega * counts * own**2
-        ratio = self._omega * counts * own * shared / diagonal
+        information = self._information.T
+        diagonal = 1.0 + information * own**2
+        ratio = information * own * shared / diagonal
         arrays = (diagonal, ratio, self._corner, np.array([own, shared]))
         return Arrow(*(leaf.astype(np.float32) for leaf in arrays))
 
@@ -374,17 +414,21 @@ class Factor:
         """Everything, as arrays."""
         marks = None if self._landmarks is None else tuple(x.copy() for x in self._landmarks)
         return dict(
-            counts=self._counts.copy(),
+            tally=self._tally.copy(),
+            total=self._total.copy(),
+            noise=(self._pool, self._scale),
+            information=self._information.copy(),
             corner=self._corner.copy(),
             landmarks=marks,
             inputs=self._inputs,
-            visits=self._visits.copy(),
         )
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Goes back to where `save` was called."""
-        self._counts, self._corner = saved["counts"].copy(), saved["corner"].copy()
-        self._inputs, self._visits = saved["inputs"], saved["visits"].copy()
+        self._tally, self._total = saved["tally"].copy(), saved["total"].copy()
+        self._pool, self._scale = saved["noise"]
+        self._information, self._corner = saved["information"].copy(), saved["corner"].copy()
+        self._inputs = saved["inputs"]
         marks = saved["landmarks"]
         self._landmarks = None if marks is None else Landmarks(*(x.copy() for x in marks))
 

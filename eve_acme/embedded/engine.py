@@ -9,6 +9,7 @@ is fixed all the same.
 import os
 import pathlib
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -26,6 +27,7 @@ from eve_acme.core.posterior import Posterior
 from eve_acme.embedded.loop import Loop
 from eve_acme.environments import checks
 from eve_acme.replay.memory import Memory
+from eve_acme.types import Episode
 
 _FILE = "engine.pkl"
 
@@ -36,8 +38,27 @@ class Engine(Loop):
     saves = True
 
     def __init__(
-        self, environment: dm_env.Environment, network: Network, config: EVEConfig, seed: int
+        self,
+        environment: dm_env.Environment,
+        network: Network,
+        config: EVEConfig,
+        seed: int,
+        *,
+        callback: Callable[["Engine", Episode], None] | None = None,
+        logger: Any = None,
     ):
+        """Checks that all of it fits together, and begins nothing yet.
+
+        Args:
+          environment: any with one discrete action.
+          network: for its specs.
+          config: the hyper-parameters.
+          seed: of the agent; the environment has its own.
+          callback: called with the engine and each episode when it ends.
+          logger: its `write` gets `report(episode)`, a dict of numbers, when an episode ends; any
+            logger of Acme will do.
+        """
+        self._callback, self._logger = callback, logger
         observation_spec, actions = environment.observation_spec(), environment.action_spec()
         checks.check_network(network, observation_spec, actions)
         self._check = checks.TimestepCheck(observation_spec)
@@ -53,6 +74,16 @@ class Engine(Loop):
         self.parameters = num_parameters(jax.eval_shape(network.init, learner_key))
         self._episode_plan: Any = None
         self._select_key = self._acting_key
+
+    def step(self) -> Episode | None:
+        """As in `Loop`; then tells logger and callback of an episode that has ended."""
+        episode = super().step()
+        if episode is not None:
+            if self._logger is not None:
+                self._logger.write(self.report(episode))
+            if self._callback is not None:
+                self._callback(self, episode)
+        return episode
 
     @property
     def n(self) -> int:  # type: ignore[override]
@@ -103,12 +134,12 @@ class Engine(Loop):
 
     def _reset(self) -> dm_env.TimeStep:
         timestep = self.environment.reset()
-        self._check(timestep, self.env_steps)
+        self._check(timestep, self.env_steps, first=True)
         return timestep
 
     def _step(self, action: Any) -> dm_env.TimeStep:
         after = self.environment.step(action)
-        self._check(after, self.env_steps + 1)
+        self._check(after, self.env_steps + 1, first=False)
         return after
 
     def _plan_episode(self) -> None:

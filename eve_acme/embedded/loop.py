@@ -65,6 +65,22 @@ class Loop(abc.ABC):
         self._timestep = None
         return Episode(self.episodes, self._episode_length, self._episode_return)
 
+    def report(self, episode: Episode) -> dict[str, float]:
+        """What a logger gets of a finished episode; waits for the learner's last metrics."""
+        values = dict(
+            episode=episode.number,
+            episode_length=episode.length,
+            episode_return=episode.total,
+            env_steps=self.env_steps,
+            learner_updates=self.learner_updates,
+        )
+        if self.n is not None:
+            values["n"] = self.n
+        metrics = getattr(self, "metrics", None)
+        if metrics is not None:
+            values |= {name: float(value) for name, value in metrics._asdict().items()}
+        return values
+
     def _reset(self) -> dm_env.TimeStep:
         return self.environment.reset()
 

@@ -82,9 +82,9 @@ class Memory:
             self._insert(transition, return_so_far)
         return len(new)
 
-    def _insert(self, transition: Transition, return_so_far: float) -> None:
+    def _insert(self, transition: Transition, return_so_far: np.float32) -> None:
         self.replay.add(transition)
-        self.evidence.add(transition.o_tm1, transition.a_tm1, return_so_far)
+        self.evidence.add(transition, return_so_far)
 
     def rounds_of(self, new: New, drawn: int, least: int = 0) -> Iterator[Rounds]:
         """Takes transitions that are complete, and gives the rounds that are due with them.

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import dm_env
+import numpy as np
 
 from eve_acme.types import Transition
 
@@ -18,6 +19,7 @@ class _Step(NamedTuple):
 class Windows:
     """Turns an episode's steps into k-step transitions, one for each step.
 
+    Rewards and results are rounded to single precision here, so that all engines count the same.
     The last k - 1 steps of an episode get shorter windows. With `subsample` only every
     (k + 1)-th step of an episode begins a window, so that returns share no reward.
 
@@ -33,11 +35,11 @@ class Windows:
         self._steps: list[_Step] = []
         self._start = 0
         self._return = 0.0
-        self.returns: list[float] = []
+        self.returns: list[np.float32] = []
 
     def add(self, observation: Any, action: int, after: dm_env.TimeStep) -> list[Transition]:
         """Takes one step, and gives the transitions that are complete with it."""
-        reward, discount = float(after.reward), float(after.discount)
+        reward, discount = float(np.float32(after.reward)), float(np.float32(after.discount))
         self._return = self._discount * self._return + reward
         self._steps.append(_Step(observation, action, reward, discount, self._return))
         out = []
@@ -45,7 +47,7 @@ class Windows:
         while self._steps and (len(self._steps) == self._n_step or after.last()):
             if self._start % self._every == 0:
                 out.append(self._window(after.observation))
-                self.returns.append(self._steps[0].return_so_far)
+                self.returns.append(np.float32(self._steps[0].return_so_far))
             self._steps.pop(0)
             self._start += 1
         if after.last():
@@ -58,7 +60,13 @@ class Windows:
             total += discount * step.reward
             discount *= self._discount * step.discount
         first = self._steps[0]
-        return Transition(first.observation, first.action, total, discount, last_observation)
+        return Transition(
+            o_tm1=first.observation,
+            a_tm1=np.int32(first.action),
+            r_t=np.float32(total),
+            discount_t=np.float32(discount),
+            o_t=last_observation,
+        )
 
     def save(self) -> Any:
         return self._steps.copy(), self._start, self._return

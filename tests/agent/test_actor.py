@@ -5,6 +5,7 @@ import dm_env
 import jax
 import numpy as np
 import pytest
+from transitions import visit
 
 pytest.importorskip("acme")
 
@@ -31,7 +32,7 @@ def posterior_of(config, seed, visits=0):
     learner, evidence = make_learner(config, network), Evidence(config, network)
     for state in list(range(STATES)) * visits:
         for action in range(4):
-            evidence.add(np.int32(state), action, 0.0)
+            evidence.add(visit(np.int32(state), action), 0.0)
     state = learner.init(jax.random.PRNGKey(seed))
     return jax.device_get(learner.posterior(state, 1, evidence.known().tangent))
 

@@ -554,3 +554,27 @@ def test_counts_minibatches(sampling):
     learner.run(3)
     posterior = learner.get_variables(["posterior"])[0]
     assert counter.get_counts()["steps"] == (6 if sampled else 12) == int(posterior.version)
+
+
+def test_any_logger_of_acme_gets_the_metrics():
+    """CONFIG draws two minibatches of `batch_size` a round; six rounds are due with nine steps."""
+    written = []
+
+    class Logger(loggers.NoOpLogger):
+        def write(self, values):
+            written.append(values)
+
+    learner = EVEBuilder(CONFIG).make_learner(
+        jax.random.PRNGKey(0),
+        network_for(VECTOR),
+        iter(trajectories(VECTOR, [2, 3, 4])),
+        lambda *_: Logger(),
+        environment_spec(VECTOR),
+    )
+    learner.run(3)
+    assert [values["n"] for values in written] == [3, 6, 10]
+    assert [values["steps"] for values in written][-1] == 12
+    assert written[-1]["samples_per_insert"] == pytest.approx(12 * CONFIG.batch_size / 9)
+    last = written[-1]
+    assert all(np.isfinite(float(last[name])) for name in ("loss", "q", "target"))
+    assert float(last["loss"]) > 0

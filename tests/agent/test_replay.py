@@ -15,6 +15,7 @@ from acme import specs  # noqa: E402
 from eve_acme.agent import replay  # noqa: E402
 from eve_acme.config import EVEConfig  # noqa: E402
 from eve_acme.core.networks import make_networks  # noqa: E402
+from eve_acme.errors import InputError  # noqa: E402
 from eve_acme.replay.memory import Memory  # noqa: E402
 from eve_acme.replay.windows import Windows  # noqa: E402
 from eve_acme.types import New, ReplayFull, Rounds, Transition  # noqa: E402
@@ -551,3 +552,14 @@ def test_memory_that_cannot_hold_min_replay_is_refused():
     for sampling in ("streamed", "sampled"):
         with pytest.raises(ReplayFull, match=r"replay_megabytes: got 0\.001"):
             replay.make_tables(EVEConfig(replay_megabytes=0.001), SPEC, replay.make_mode(sampling))
+
+
+def test_extras_are_refused_before_anything_is_written():
+    with Served(EVEConfig(), LOCK_STEP, NUMBERS) as served:
+        served.adder.add_first(dm_env.restart(np.int32(0)))
+        step = dm_env.transition(1.0, np.int32(1))
+        with pytest.raises(InputError, match=r"extras: got {'logits': 2.0}, allowed is \(\)"):
+            served.adder.add(0, step, {"logits": 2.0})
+        assert served.adder.transitions == 0
+        served.adder.add(0, step, ())
+        assert served.adder.transitions == 1

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from transitions import visit
 
 from eve_acme.config import PRESETS, EVEConfig
 from eve_acme.core import gradients, kronecker, networks, posterior, update
@@ -79,7 +80,7 @@ def test_samples_have_the_moments_that_values_states(table_specs, name):
         total = jax.tree_util.tree_map(lambda p: jnp.abs(jnp.sin(50 * p)) + 0.1, state.params)
         state = state._replace(fisher=state.fisher._replace(total=total))
     for seen in (0, 1, 1, 4):
-        evidence.add(seen, seen % 2, 1.0)
+        evidence.add(visit(seen, seen % 2), 1.0)
     if name not in ("default", "paper"):
         x = jax.vmap(network.encode)(jnp.array([0, 1, 1, 4]))
         grads = gradients.gradients(network, state.params, x, jnp.array([0, 1, 1, 0]))
@@ -112,7 +113,7 @@ def test_values_are_those_of_observations_in_the_posteriors_units(dense_specs, n
     network = networks.make_networks(dense_specs, config)
     learner, evidence = update.make_learner(config, network), Evidence(config, network)
     observations = np.random.default_rng(0).normal(size=(3, 2, 2)).astype(np.float32)
-    evidence.add(observations[0], 1, 1.0)
+    evidence.add(visit(observations[0], 1), 1.0)
     units = np.array([2.0, 3.0, 8.0, 0.75], np.float32)
     state = learner.init(jax.random.PRNGKey(0))
     epistemic, key, found = make_epistemic(config, network), jax.random.PRNGKey(3), []

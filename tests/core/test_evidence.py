@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dm_env import specs
+from transitions import visit
 
 from eve_acme.config import PRESETS, EVEConfig
 from eve_acme.core import evidence, networks, predictive, tangent
@@ -29,7 +30,7 @@ def table(table_specs):
 def _with_returns(network, returns, config=None):
     found = Evidence(config or EVEConfig(), network)
     for value in returns:
-        found.add(0, 0, value)
+        found.add(visit(0, 0), value)
     return found
 
 
@@ -138,7 +139,7 @@ def test_transitions_are_counted_in_the_block_of_their_action(table):
     found = Evidence(config, table)
     factor = Factor(7, 3, 3.0, 2)
     for state, action in [(0, 1), (2, 1), (0, 2), (0, 1)]:
-        found.add(np.int32(state), action, 1.0)
+        found.add(visit(np.int32(state), action), 1.0)
         factor.add(np.eye(7, dtype=np.float32)[state], action)
     shares = found.shares(np.arange(7, dtype=np.int32)[None])
     assert shares.shape == (1, 7, 3) and shares.dtype == np.float32
@@ -169,7 +170,7 @@ def test_units_are_those_of_what_was_acted_in(six):
     np.testing.assert_array_equal(found.units, np.zeros(6))
     x = np.array([3.0, 0, -0.5, 0, 0, 0], np.float32)
     assert found.outgrown_by(x)
-    found.add(x, 0, 0.0)
+    found.add(visit(x, 0), 0.0)
     assert not found.outgrown_by(np.array([12.0, 0, 2.0, 0, 0, 0], np.float32))
     np.testing.assert_array_equal(found.units, [3.0, 0, 0.5, 0, 0, 0])
     new = np.array([12.0, 7.0, 0, 0, 0, 0], np.float32)
@@ -182,14 +183,14 @@ def test_units_are_those_of_what_was_acted_in(six):
     found.shares(large.whole(6)[None, None])
     np.testing.assert_array_equal(found.units, [3.0, 7.0, 0.5, 0, 0, 0])
     before = found.known()
-    found.add(large, 1, 0.0)
+    found.add(visit(large, 1), 0.0)
     np.testing.assert_array_equal(found.known().units, [3.0, 7.0, 2.5, 0, 0, 0])
     np.testing.assert_array_equal(before.units, [3.0, 7.0, 0.5, 0, 0, 0])  # A snapshot.
 
 
 def test_without_a_scale_that_adapts_there_are_no_units(six, table):
     found = Evidence(EVEConfig(adaptive_scale=False), six)
-    found.add(np.full(6, 9.0, np.float32), 0, 0.0)
+    found.add(visit(np.full(6, 9.0, np.float32), 0), 0.0)
     assert not found.outgrown_by(np.full(6, 900.0, np.float32))
     assert found.units == () and found.known().units == ()
     assert _with_returns(table, [1.0]).known().units == ()  # An index has none.
@@ -223,12 +224,12 @@ def test_an_outgrown_unit_is_as_if_it_had_been_known_from_the_start(kind, times,
         fresh.measure(x)
     fresh.measure(large)
     for x, action in seen:
-        found.add(x, action, 1.0)
-        fresh.add(x, action, 1.0)
+        found.add(visit(x, action), 1.0)
+        fresh.add(visit(x, action), 1.0)
     assert not np.array_equal(found.units, fresh.units)
     assert found.outgrown_by(large) and not fresh.outgrown_by(large)
     for each in (found, fresh):
-        each.add(large, 1, 1.0)
+        each.add(visit(large, 1), 1.0)
     np.testing.assert_array_equal(found.units, fresh.units)
     asked = np.array([*observations, large, 0.5 * large])[None]
     expected = fresh.shares(asked)
@@ -268,7 +269,7 @@ def test_observations_times_a_power_of_two_are_counted_the_same(kind, times, six
         evidence_ = Evidence(EVEConfig(omega=3.0), six)
         scaled = np.float32(factor) * observations
         for i, times_i in zip(order, growth, strict=True):
-            evidence_.add(times_i * scaled[i], i % 2, 1.0)
+            evidence_.add(visit(times_i * scaled[i], i % 2), 1.0)
         known = evidence_.known()
         posterior = Posterior((), (), 1.0, 1, 0, tangent=known.tangent, units=known.units)
         compiled = jax.jit(
@@ -290,14 +291,14 @@ def test_what_is_saved_is_restored_exactly(kind, request):
     config = dataclasses.replace(EVEConfig(), omega=3.0)
     found, other = Evidence(config, network), Evidence(config, network)
     for i in range(20):
-        found.add(observation(i), i % 2, rng.normal())
+        found.add(visit(observation(i), i % 2), rng.normal())
     other.restore(found.save())
     more = observation(3)
     for each in (found, other):
-        each.add(more, 1, 5.0)
+        each.add(visit(more, 1), 5.0)
         if not network.indexed:  # Its units are not what was restored any more.
             assert each.outgrown_by(100.0 * more)
-            each.add(100.0 * more, 0, 5.0)
+            each.add(visit(100.0 * more, 0), 5.0)
     assert (other.scale, other.largest) == (found.scale, found.largest)
     assert isinstance(found.known().tangent, Arrow if network.indexed else Landmarks)
     jax.tree_util.tree_map(np.testing.assert_array_equal, other.known(), found.known())

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from transitions import visit
 
 from eve_acme.config import EVEConfig
 from eve_acme.core import posterior, predictive, update
@@ -117,7 +118,7 @@ def _counted(specs, transitions, **changes):
     network = make_networks(specs, config)
     evidence = Evidence(config, network)
     for observation, action in transitions:
-        evidence.add(observation, action, 0.0)
+        evidence.add(visit(observation, action), 0.0)
     known = jax.tree_util.tree_map(jnp.asarray, evidence.known())
     mean = network.init(jax.random.PRNGKey(0))
     post = Posterior(

@@ -660,3 +660,24 @@ def test_deep_sea_8_is_solved(seed):
         if environment.bsuite_info()["total_bad_episodes"] < 0.8 * episode.number:
             break
     assert episode.number < 250
+
+
+def test_a_callback_and_a_logger_are_told_of_each_episode():
+    environment = _deep_sea(3)
+    written, called = [], []
+    config = EVEConfig(**QUICK)
+    engine = Engine(
+        environment,
+        make_networks(_spec_of(environment), config),
+        config,
+        seed=0,
+        callback=lambda engine, episode: called.append((engine.env_steps, episode)),
+        logger=types.SimpleNamespace(write=written.append),
+    )
+    episodes = list(engine.episodes_until(6))
+    assert called == [(3 * episode.number, episode) for episode in episodes]
+    assert [values["episode"] for values in written] == [1, 2, 3, 4, 5, 6]
+    assert [values["n"] for values in written] == [4, 7, 10, 13, 16, 19]
+    assert written[0].keys() < written[-1].keys()  # 16 steps are in replay from the sixth on.
+    assert written[-1]["episode_return"] == episodes[-1].total
+    assert written[-1]["learner_updates"] == 2 * 3 and np.isfinite(written[-1]["loss"])
