@@ -13,10 +13,11 @@ import json
 import os
 import pathlib
 import types
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
@@ -29,19 +30,29 @@ from eve_acme.core.posterior import Posterior
 from eve_acme.core.update import make_dense_learner
 from eve_acme.environments import checks
 from eve_acme.errors import InputError
-from eve_acme.files import write_atomically
+from eve_acme.files import Damaged, write_atomically
 
 FILE = "agent.npz"
 
 
-def _compiled(policy: Policy) -> Policy:
-    return Policy(jax.jit(policy.plan), jax.jit(policy.select))
+class _Compiled(NamedTuple):
+    """A policy's functions, jitted; `select_all` takes a batch of observations."""
+
+    plan: Callable[..., Any]
+    select: Callable[..., jax.Array]
+    select_all: Callable[..., jax.Array]
+
+
+def _compiled(policy: Policy) -> _Compiled:
+    batched = jax.vmap(policy.select, in_axes=(None, 0, None))
+    return _Compiled(jax.jit(policy.plan), jax.jit(policy.select), jax.jit(batched))
 
 
 class Agent:
     """A network with its posterior: acts, and says how sure it is of each action's value.
 
-    Observations are as `observation_spec` has them: one, or a batch along a leading axis.
+    Observations are as `observation_spec` has them: one, or a batch along a leading axis. All
+    methods work under `jit` and `vmap`; outside of them an index out of range is refused.
     """
 
     def __init__(
@@ -57,17 +68,35 @@ class Agent:
         self._greedy = _compiled(make_policy(greedy, network))
         self._thompson = _compiled(make_policy(thompson, network))
 
-    def act(self, observation: Any, key: jax.Array | None = None) -> int:
-        """An action for one observation: greedy on the posterior's mean, or on its sample `key`.
+    def act(self, observation: Any, key: jax.Array | None = None) -> Any:
+        """The greedy action on the posterior's mean, or on its sample `key`.
 
         Give the same key for a whole episode to explore as in training.
+
+        Args:
+          observation: one, or a batch of B.
+          key: of the posterior sample; None for the mean.
+
+        Returns:
+          An int for one observation, `[B]` for a batch; under `jit` and `vmap` always an array.
         """
-        shape = checks.batch_shape(self.observation_spec, observation)
-        if shape:
-            raise InputError(f"observation: got a batch of {shape}, allowed is one")
-        policy = self._greedy if key is None else self._thompson
+        return self.policy(key)(observation)
+
+    def policy(self, key: jax.Array | None = None) -> Callable[[Any], Any]:
+        """`act` with one posterior sample drawn now: for an episode, draw it once."""
+        functions = self._greedy if key is None else self._thompson
         key = jax.random.PRNGKey(0) if key is None else key
-        return int(policy.select(policy.plan(self.posterior, key), observation, key))
+        plan = functions.plan(self.posterior, key)
+
+        def act(observation: Any) -> Any:
+            batch = checks.batch_shape(self.observation_spec, observation)
+            checks.check_indices(self.observation_spec, observation)
+            if batch:
+                return functions.select_all(plan, observation, key)
+            action = functions.select(plan, observation, key)
+            return action if isinstance(action, jax.core.Tracer) else int(action)
+
+        return act
 
     def values(
         self,
@@ -92,7 +121,8 @@ class Agent:
 
     def _batch(self, observations: Any) -> tuple[Any, bool]:
         single = not checks.batch_shape(self.observation_spec, observations)
-        observations = jax.tree_util.tree_map(np.asarray, observations)
+        checks.check_indices(self.observation_spec, observations)
+        observations = jax.tree_util.tree_map(jnp.asarray, observations)
         if single:
             observations = jax.tree_util.tree_map(lambda leaf: leaf[None], observations)
         return observations, single
@@ -105,7 +135,7 @@ def save(
     observation_spec: Any,
     num_actions: int,
 ) -> pathlib.Path:
-    """Writes the agent's file into a folder; gives its path."""
+    """Writes the agent's file into a folder, which it makes if need be; gives its path."""
     arrays = {name: np.asarray(leaf) for name, leaf in checks.leaves_with_names(posterior)}
     about = dict(
         config=dataclasses.asdict(config),
@@ -113,6 +143,7 @@ def save(
         num_actions=int(num_actions),
     )
     path = pathlib.Path(directory) / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
     data = io.BytesIO()
     np.savez(data, about=json.dumps(about), **arrays)
     write_atomically(path, data.getvalue())
@@ -133,17 +164,30 @@ def load(directory: str | os.PathLike, network: Network | None = None) -> Agent:
             f"load: got {str(directory)!r}, allowed is the DIR of a run that has saved, or a "
             f"folder with {FILE}"
         )
-    with np.load(paths[0], allow_pickle=False) as saved:
-        arrays = dict(saved)
-    about = json.loads(str(arrays.pop("about")))
-    config = from_dict(about["config"])
-    observations = _spec_from_json(about["observations"])
+    try:
+        with np.load(paths[0], allow_pickle=False) as saved:
+            arrays = dict(saved)  # A zip: each array has its checksum.
+        about = json.loads(str(arrays.pop("about")))
+        config = from_dict(about["config"])
+        observations = _spec_from_json(about["observations"])
+    except Exception as error:  # Whatever a damaged zip may raise.
+        raise Damaged(f"{paths[0]}: damaged, or of another version ({error!r})") from error
+    own = network is not None
     if network is None:
         actions = specs.DiscreteArray(about["num_actions"])
         environment_spec = types.SimpleNamespace(actions=actions, observations=observations)
         network = make_networks(environment_spec, config)
     network = with_example(network, observations)
-    return Agent(config, network, _posterior(config, network, arrays), observations)
+    try:
+        posterior = _posterior(config, network, arrays)
+    except InputError as error:
+        if own:
+            raise
+        raise InputError(
+            f"{error}: it is not of the network that make_networks builds; pass network= if the "
+            "agent was trained with another"
+        ) from None
+    return Agent(config, network, posterior, observations)
 
 
 def _posterior(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray]) -> Posterior:

@@ -1,5 +1,6 @@
 """A saved agent acts and knows its uncertainty, without Acme, Reverb or TensorFlow."""
 
+import functools
 import types
 
 import dm_env
@@ -88,10 +89,32 @@ def test_a_wrong_observation_is_named(tmp_path):
     agent = eve_acme.load(tmp_path)
     with pytest.raises(InputError, match=r"observation: got shape \(10, 10\), allowed is \(\)"):
         agent.values(np.zeros((10, 10)))
-    with pytest.raises(InputError, match=r"got a batch of \(3,\), allowed is one"):
-        agent.act(np.zeros(3, np.int32))
+    for call in (agent.act, agent.values):
+        with pytest.raises(InputError, match=r"got 3, allowed are whole numbers from -1 to 2"):
+            call(np.array([0, 3]))
+    with pytest.raises(InputError, match=r"got dtype float64, allowed are whole numbers"):
+        agent.act(0.5)
     with pytest.raises(InputError, match="got 2 arrays, allowed is 1"):
         agent.values((0, 0))
+
+
+@pytest.mark.parametrize("spec,observe", CASES, ids=["index", "matrix", "tree"])
+def test_batches_jit_and_vmap_give_what_one_at_a_time_gives(tmp_path, spec, observe):
+    config, engine = _trained(spec, observe)
+    eve_acme.save(tmp_path / "made" / "for it", config, engine.posterior(), spec, 2)
+    agent = eve_acme.load(tmp_path / "made" / "for it")
+    states = [observe(t) for t in (0, 1, 2)]
+    batch = jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *states)
+    for key in (None, jax.random.PRNGKey(3)):
+        one_by_one = [agent.act(state, key) for state in states]
+        assert all(isinstance(action, int) for action in one_by_one)
+        act = functools.partial(agent.act, key=key)
+        for several in (act, jax.jit(act), jax.vmap(act), jax.jit(jax.vmap(act))):
+            assert several(batch).tolist() == one_by_one
+        assert int(jax.jit(act)(states[0])) == one_by_one[0]
+    mean = np.stack([agent.values(state).mean for state in states])
+    for values in (agent.values, jax.jit(agent.values), jax.vmap(agent.values)):
+        np.testing.assert_allclose(values(batch).mean, mean, rtol=1e-4, atol=1e-5)
 
 
 def test_another_network_and_a_missing_file_are_named(tmp_path):
@@ -105,6 +128,11 @@ def test_another_network_and_a_missing_file_are_named(tmp_path):
     )
     with pytest.raises(InputError, match=r"\['w'\]: got shape None, allowed .*\(4, 2\)"):
         eve_acme.load(tmp_path, network=other)
+    arrays = dict(np.load(tmp_path / "agent.npz"))
+    arrays.pop(next(name for name in arrays if name.startswith(".mean")))
+    np.savez(tmp_path / "agent.npz", **arrays)
+    with pytest.raises(InputError, match=r"pass network= if the agent was trained with another"):
+        eve_acme.load(tmp_path)
 
 
 def test_units_of_another_width_are_named(tmp_path):

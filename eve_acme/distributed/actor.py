@@ -42,7 +42,7 @@ class _Watched(Wrapper):
         self.ended: Callable[[], bool] = lambda: False
 
     def reset(self) -> dm_env.TimeStep:
-        return self._checked(self._environment.reset())
+        return self._checked(self._environment.reset(), first=True)
 
     def step(self, action: Any) -> dm_env.TimeStep:
         now, ended = time.monotonic(), self._stop.is_set()
@@ -51,10 +51,10 @@ class _Watched(Wrapper):
         if ended:
             raise Stopped("told to stop within an episode")
         self._steps += 1
-        return self._checked(self._environment.step(action))
+        return self._checked(self._environment.step(action), first=False)
 
-    def _checked(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        self._check(timestep, self._steps)
+    def _checked(self, timestep: dm_env.TimeStep, first: bool) -> dm_env.TimeStep:
+        self._check(timestep, self._steps, first)
         return timestep
 
 
@@ -111,6 +111,13 @@ class _Player(Node):
             time=time.time(),
         )
 
+    def _described(self, error: InputError) -> str:
+        """One line about an error of the environment, whose traceback goes to the node's log."""
+        if not error.details:
+            return f"{error} ({self._name})"
+        self._say(error.details)
+        return f"{error} ({self._name}); traceback: {self._run.directory}/logs/{self._name}.log"
+
 
 class Actor(_Player):
     """Plays the run's episodes into replay, then tells the counter."""
@@ -143,7 +150,7 @@ class Actor(_Player):
                 try:
                     summary = self._play()
                 except InputError as error:  # Started again, it would be the same.
-                    self._refuse(f"{error} (actor {self._index})")
+                    self._refuse(self._described(error))
                     return
                 taken = self._commit(index, summary)
                 if taken == counter_lib.OVER:
@@ -208,7 +215,7 @@ class Evaluator(_Player):
                         writer.writeheader()
                     writer.writerow(self._newest)
         except InputError as error:
-            self._newest = dict(failed=f"{error} (evaluator)")
+            self._newest = dict(failed=self._described(error))
             self._stop.wait()
         except Stopped:
             pass

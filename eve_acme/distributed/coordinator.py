@@ -10,7 +10,8 @@ from eve_acme.distributed.node import Node, Run, finish_all
 from eve_acme.distributed.remote import PeerLost, Remote
 from eve_acme.distributed.runlog import RunLog
 from eve_acme.experiments import tasks
-from eve_acme.experiments.recorder import Recorder, write_json
+from eve_acme.experiments.recorder import Recorder
+from eve_acme.files import write_sealed_json
 
 LOOK_SECONDS = 0.5
 STALL_SECONDS = 20.0
@@ -216,7 +217,7 @@ def write_results(run: Run, recorder: Recorder, seen: dict[str, Any], finished: 
         env_steps_per_second=round(steps / max(seconds, 1e-9), 1),
         **recorder.summary(),
     )
-    write_json(run.directory / "summary.json", summary)
+    write_sealed_json(run.directory / "summary.json", summary)
     if recorder.returns:
         title = f"{plan.label} on {plan.task}, seed {plan.seed}, {run.actors} actors"
         plots.write_curve(run.directory / "curve.png", recorder, title)

@@ -44,9 +44,9 @@ class Counter(Node):
         self._told: set[int] = set()
         self._started = time.monotonic()
         path = run.state / "counter.journal"
+        self._journal = journal.Journal(path, run.plan.identity)
         for _, record in journal.read(path):
             self._apply(*record)
-        self._journal = journal.Journal(path)
 
     def ticket(self, actor: int, index: int) -> int:
         """Which episode of the run the actor's episode `index` is; or WAIT, or OVER."""

@@ -15,9 +15,9 @@ its disk. What is promised, and why it holds:
 So the death of any one process, or of all of them at once, loses no step of an episode that was
 counted; of an episode that was being played it may lose the steps that were not stored yet. The log
 is handed to the operating system at each record, and to the disk (fsync) every second and at the
-end, and so is the counter's journal: a power cut may lose the last second of each, so that counter
-and replay may then differ by a few episodes. The learner's checkpoints may be ahead of replay by as
-much: rounds are not learnt twice, and `n` counts what replay has.
+end, and so is the counter's journal: a power cut may lose the last second of each. The learner has
+replay sync before each checkpoint, so it never knows of steps that replay lost; the counter is
+written anew from the log (`audit.reconcile`) when the run is resumed.
 """
 
 import contextlib
@@ -64,16 +64,16 @@ class DurableBuilder(EVEBuilder):
 class Log:
     """The log of a replay process, and who may rely on it."""
 
-    def __init__(self, path: pathlib.Path, client: reverb.Client):
-        """Reads the log, and fills `eve_replay` with it."""
+    def __init__(self, path: pathlib.Path, client: reverb.Client, belongs: str = ""):
+        """Reads the log, which has to belong to this run, and fills `eve_replay` with it."""
         self._client, self._path = client, path
         self._stored: dict[int, set[int]] = {}
         self._last: dict[int, tuple[int, dict[str, Any]]] = {}
         self.steps = self.trajectories = self.episodes = 0
         self.closed = False
         self.changed = threading.Condition()
+        self._journal = journal.Journal(path, belongs)
         fill(client, replay.REPLAY, (self._note(record) for record in journal.records(path)))
-        self._journal = journal.Journal(path)
 
     def __call__(self, stop: threading.Event) -> None:
         """Logs what comes until `stop`; raises what goes wrong before that."""

@@ -1,5 +1,6 @@
 """The learner node: reads each trajectory once, learns as lock-step would, serves the posterior."""
 
+import contextlib
 import pickle
 import threading
 import time
@@ -17,10 +18,10 @@ from eve_acme.distributed.node import (
     make_environment,
     make_network,
 )
-from eve_acme.distributed.remote import Remote, Stopped
+from eve_acme.distributed.remote import PeerLost, Remote, Stopped
 from eve_acme.errors import Diverged
 from eve_acme.experiments.checkpoint import checkpoints, keep_batch, newest, save_agent
-from eve_acme.files import write_atomically
+from eve_acme.files import write_sealed
 from eve_acme.types import New, ReplayFull
 
 CHECKPOINT_SECONDS = 10.0
@@ -43,6 +44,7 @@ class Learner(Node):
         super().__init__("learner")
         self._counter = Remote("counter", counter, self._stop)
         self._replay = Remote("replay", replay, self._stop)
+        self._disk = Remote("replay", replay, threading.Event(), patience=0.3, call_seconds=3.0)
         self._reverb = reverb_address.resolve()
         self._run = run
         self._directory = run.state / "learner"
@@ -58,7 +60,7 @@ class Learner(Node):
             lambda *_: loggers.NoOpLogger(),
             specs.make_environment_spec(self._environment),
         )
-        saved = newest(self._directory)
+        saved = newest(self._directory, run.plan.identity)
         if saved is not None:
             self._learner.restore(saved)
         self._waiting: str | None = None
@@ -103,11 +105,17 @@ class Learner(Node):
         saved = self._learner.save()
         path = self._directory / f"{saved['learning']['rounds']:012d}.pkl"
         if not path.exists():  # What was read and not learnt from is read again after a restart.
-            write_atomically(path, pickle.dumps(saved, protocol=5))
+            self._sync_replay()
+            write_sealed(path, pickle.dumps(saved, protocol=5), self._run.plan.identity)
         for old in checkpoints(self._directory)[:-KEPT]:
             old.unlink()
         posterior = self._learner.get_variables([POSTERIOR])[0]
         save_agent(self._run.directory, self._config, posterior, self._environment)
+
+    def _sync_replay(self) -> None:
+        """So that a power cut leaves no checkpoint of steps that replay has lost."""
+        with contextlib.suppress(PeerLost):  # One that is away has nothing that is not written.
+            self._disk.sync()
 
     def run(self) -> None:
         worker = threading.Thread(target=self._watched, args=(self._learn,), daemon=True)

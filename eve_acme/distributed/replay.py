@@ -21,7 +21,7 @@ class Replay(Node):
             port=int(reverb_address.resolve().rpartition(":")[2]),
         )
         client = reverb.Client(f"localhost:{self._server.port}")
-        self._log = durability.Log(run.state / "replay.journal", client)
+        self._log = durability.Log(run.state / "replay.journal", client, run.plan.identity)
         self._error: Exception | None = None
         self._workers = [
             threading.Thread(target=self._watched, args=work, daemon=True)
@@ -49,6 +49,10 @@ class Replay(Node):
     def last(self, actor: int) -> tuple[int, dict[str, Any]] | None:
         """The newest episode that is counted of an actor: its index and summary."""
         return self._log.last(actor)
+
+    def sync(self) -> None:
+        """Returns when all that is stored so far is on the disk."""
+        self._log.sync()
 
     def status(self) -> dict[str, Any]:
         """What is stored."""

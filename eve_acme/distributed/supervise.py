@@ -15,6 +15,7 @@ import pathlib
 import select
 import shutil
 import signal
+import tempfile
 import threading
 import time
 import traceback
@@ -23,10 +24,16 @@ from typing import Any
 
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.program import ROLES
+from eve_acme.errors import InputError, UsageError
+from eve_acme.files import disk_full, is_disk_full
 
 MOST_DEATHS = 5
 """A node that dies so often within `DEATHS_SECONDS` ends the run."""
 DEATHS_SECONDS = 60.0
+REFUSED = 2
+"""Exit code of a node whose input is bad: started again, it would find the same."""
+FULL = 3
+"""Exit code of a node that found no room on the disk."""
 END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _BEHIND = 10
@@ -69,7 +76,7 @@ class Supervisor:
         # What one process has compiled the others need not compile again. Not kept for later: it is
         # for just this kind of processor.
         self._compiled = run.directory / "compiled"
-        shutil.rmtree(self._compiled, ignore_errors=True)
+        self._clean()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["eve_acme.distributed.preload"])
 
@@ -82,7 +89,12 @@ class Supervisor:
 
     def __exit__(self, *unused: Any) -> None:
         self.end()
-        shutil.rmtree(self._compiled, ignore_errors=True)
+        self._clean()
+
+    def _clean(self) -> None:
+        """Removes what is of use to living processes alone; some may have been killed before."""
+        for folder in (self._compiled, self._run.directory / "tmp"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def pid(self, name: NodeName) -> int:
         """The node's process, as of now."""
@@ -142,9 +154,14 @@ class Supervisor:
         deaths = self._deaths.setdefault(name, collections.deque(maxlen=MOST_DEATHS))
         deaths.append(time.monotonic())
         self.restarts.append((time.time(), name, code))
+        log = self._run.directory / "logs" / f"{name}.log"
+        if code == FULL:
+            how = f"eve launch --resume {self._run.directory}"
+            raise GaveUp(disk_full(self._run.directory, how))
+        if code == REFUSED:
+            raise GaveUp(f"{last_error(log)} ({name}; all of it: {log})")
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         if len(deaths) == MOST_DEATHS and deaths[-1] - deaths[0] < DEATHS_SECONDS:
-            log = self._run.directory / "logs" / f"{name}.log"
             raise GaveUp(
                 f"{name} died {MOST_DEATHS} times within {DEATHS_SECONDS:.0f} s, last with {how}: "
                 f"{last_error(log)} (all of it: {log})"
@@ -176,6 +193,7 @@ def _node_process(
 ) -> None:
     """The life of a node's process."""
     os.sched_setaffinity(0, os.sched_getaffinity(0) - learner_cores)
+    _keep_below(run.directory / "tmp")
     os.setsid()  # Ctrl-C in the terminal is for the launcher.
     if name.role != "learner":
         os.nice(_BEHIND)
@@ -191,10 +209,21 @@ def _node_process(
     signal.signal(signal.SIGTERM, lambda *_: base.finish_all())
     try:
         program.run_node(run, addresses, name.role, name.index)
-    except BaseException:
+    except (UsageError, InputError) as error:
+        print(error.details, error, sep="\n", flush=True)
+        program.leave(REFUSED)
+    except BaseException as error:
+        if is_disk_full(error):
+            os._exit(FULL)  # There is no room for a log either.
         traceback.print_exc()
         program.leave(1)
     program.leave(0)
+
+
+def _keep_below(folder: pathlib.Path) -> None:
+    """Puts temporary files of this process, C++ included, below a folder of the run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
 
 def _stand_back(path: pathlib.Path = pathlib.Path("/proc/self/autogroup")) -> None:

@@ -51,6 +51,27 @@ def batch_shape(spec: Any, observations: Any) -> tuple[int, ...]:
     return shapes[0]
 
 
+def check_indices(spec: Any, observations: Any) -> None:
+    """Raises InputError unless each index is a whole number within its bounds.
+
+    Args:
+      spec: a tree of specs; bounded integer scalars are indices.
+      observations: one or a batch of them; values that JAX is tracing are not looked at.
+    """
+    leaves = jax.tree_util.tree_leaves(observations)
+    for (name, leaf), value in zip(leaves_with_names(spec), leaves, strict=True):
+        bounded = isinstance(leaf, specs.BoundedArray) and leaf.shape == ()
+        if not bounded or leaf.dtype.kind not in "iu" or isinstance(value, jax.core.Tracer):
+            continue
+        value = np.asarray(value)
+        span = f"whole numbers from {leaf.minimum} to {leaf.maximum}"
+        if value.dtype.kind not in "iub":
+            raise InputError(f"observation{name}: got dtype {value.dtype}, allowed are {span}")
+        bad = value[(value < leaf.minimum) | (value > leaf.maximum)]
+        if bad.size:
+            raise InputError(f"observation{name}: got {bad.flat[0]}, allowed are {span}")
+
+
 class TimestepCheck:
     """Looks at each step of an environment before it can reach replay."""
 
@@ -58,10 +79,25 @@ class TimestepCheck:
         self._leaves = leaves_with_names(observation_spec)
         self._spec = observation_spec
 
-    def __call__(self, timestep: dm_env.TimeStep, step: int) -> None:
-        """Raises InputError about the environment's `step` unless all of it can be learnt from."""
-        values = jax.tree_util.tree_leaves(timestep.observation)
+    def __call__(self, timestep: dm_env.TimeStep, step: int, first: bool | None = None) -> None:
+        """Raises InputError about the environment's `step` unless all of it can be learnt from.
+
+        Args:
+          timestep: what the environment gave.
+          step: its number, for the message.
+          first: whether it has to begin an episode, or must not; None if either will do.
+        """
         where = f"at environment step {step}"
+        if not isinstance(timestep, dm_env.TimeStep):
+            raise InputError(
+                f"timestep {where}: got {_brief(timestep)}, allowed is a dm_env.TimeStep"
+            )
+        if first is not None and timestep.first() != first:
+            kinds = "FIRST, from reset()" if first else "MID or LAST, from step()"
+            raise InputError(
+                f"step_type {where}: got {_brief(timestep.step_type)}, allowed is {kinds}"
+            )
+        values = jax.tree_util.tree_leaves(timestep.observation)
         if len(values) != len(self._leaves):
             raise InputError(
                 f"observation {where}: got {len(values)} arrays, allowed is {len(self._leaves)}, "
@@ -72,6 +108,11 @@ class TimestepCheck:
         if not timestep.first():
             _check_number(f"reward {where}", timestep.reward, -math.inf, math.inf)
             _check_number(f"discount {where}", timestep.discount, 0.0, 1.0)
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def _check_leaf(field: str, spec: Any, value: Any) -> None:
@@ -91,12 +132,17 @@ def _check_leaf(field: str, spec: Any, value: Any) -> None:
 def _check_number(field: str, value: Any, least: float, most: float) -> None:
     if isinstance(value, float) and math.isfinite(value) and least <= value <= most:
         return  # As almost always: what follows takes ten times as long.
-    if np.size(value) != 1 or value is None:
-        raise InputError(f"{field}: got {value!r}, allowed is one number")
+    leaves = jax.tree_util.tree_leaves(value)
+    if len(leaves) != 1 or leaves[0] is not value or not _is_one_number(value):
+        raise InputError(f"{field}: got {_brief(value)}, allowed is one number")
     value = np.reshape(value, ())
     if not (math.isfinite(value) and least <= value <= most):
         span = f" from {least:g} to {most:g}" if math.isfinite(least) else ""
         raise InputError(f"{field}: got {float(value)}, allowed is a finite number{span}")
+
+
+def _is_one_number(value: Any) -> bool:
+    return np.size(value) == 1 and np.asarray(value).dtype.kind in "iufb"
 
 
 def check_network(network: Any, observation_spec: Any, actions: Any) -> None:

@@ -4,6 +4,7 @@ Acme's own wrapper speaks the interface of Gym before 0.26, and Shimmy goes the 
 dm_env to Gymnasium). Neither package is imported here: spaces are told apart by their class names.
 """
 
+import contextlib
 from typing import Any
 
 import dm_env
@@ -12,12 +13,17 @@ from dm_env import specs
 
 from eve_acme.errors import InputError
 
+RESET = ("observation", "info")
+STEP = ("observation", "reward", "terminated", "truncated", "info")
+
 
 class FromGym(dm_env.Environment):
     """A Gymnasium environment with one discrete action.
 
-    Double precision becomes single here, once; images stay uint8; dicts and tuples stay trees; a
-    discrete observation is an index from zero. Truncation keeps the discount, termination ends it.
+    Double precision becomes single here, once; images stay uint8; dicts and tuples stay trees,
+    without their texts; a discrete observation is an index from zero, in a tree a one-hot vector.
+    The network reads a tree as one vector, by the sorted names of its parts. Truncation keeps the
+    discount, termination ends it.
     """
 
     def __init__(self, environment: Any, seed: int | None = None):
@@ -29,15 +35,16 @@ class FromGym(dm_env.Environment):
         self._action_spec = specs.DiscreteArray(int(environment.action_space.n), name="action")
 
     def reset(self) -> dm_env.TimeStep:
-        observation, _ = self._inner.reset(seed=self._seed)
+        observation, _ = _parts("reset", self._inner.reset(seed=self._seed), RESET)
         self._seed = None
         return dm_env.restart(self._cast(observation))
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        observation, reward, terminated, truncated, _ = self._inner.step(
-            int(action) + self._first_action
-        )
-        reward, observation = float(reward), self._cast(observation)
+        given = self._inner.step(int(action) + self._first_action)
+        observation, reward, terminated, truncated, _ = _parts("step", given, STEP)
+        observation = self._cast(observation)
+        with contextlib.suppress(TypeError, ValueError):  # Who looks at the step refuses it.
+            reward = float(reward)
         if terminated:
             return dm_env.termination(reward, observation)
         if truncated:
@@ -50,6 +57,20 @@ class FromGym(dm_env.Environment):
     def action_spec(self) -> specs.DiscreteArray:
         return self._action_spec
 
+    @property
+    def render_modes(self) -> tuple[str, ...]:
+        """The ways in which the environment says it can be drawn."""
+        return tuple((getattr(self._inner, "metadata", None) or {}).get("render_modes", ()))
+
+    @property
+    def render_mode(self) -> str | None:
+        """The one that it was made with."""
+        return getattr(self._inner, "render_mode", None)
+
+    def render(self) -> Any:
+        """The environment's own picture of its state."""
+        return self._inner.render()
+
     def close(self) -> None:
         self._inner.close()
 
@@ -57,15 +78,27 @@ class FromGym(dm_env.Environment):
         return _cast(self._inner.observation_space, self._observation_spec, observation)
 
 
+def _parts(method: str, given: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """What a method gave, as so many parts; raises InputError."""
+    if not isinstance(given, tuple) or len(given) != len(names):
+        raise InputError(
+            f"{method}: got {type(given).__name__} {repr(given)[:80]}, allowed is the tuple "
+            f"({', '.join(names)})"
+        )
+    return given
+
+
 def observation_spec(space: Any, name: str = "observation") -> Any:
     """The (tree of) specs of an observation space; raises InputError for kinds that have none."""
     kind = type(space).__name__
-    if kind == "Dict":
-        return {key: observation_spec(part, f"{name}.{key}") for key, part in space.spaces.items()}
-    if kind == "Tuple":
-        return tuple(observation_spec(p, f"{name}.{i}") for i, p in enumerate(space.spaces))
     if kind == "Discrete":
         return specs.BoundedArray((), np.int32, 0, int(space.n) - 1, name=name)
+    if kind == "Dict":
+        parts = {key: part for key, part in space.spaces.items() if not _is_text(part)}
+        if parts:
+            return {key: _part_spec(part, f"{name}.{key}") for key, part in parts.items()}
+    if kind == "Tuple":
+        return tuple(_part_spec(p, f"{name}.{i}") for i, p in enumerate(space.spaces))
     if kind not in ("Box", "MultiBinary", "MultiDiscrete"):
         raise InputError(
             f"{name}: got the space {space}, allowed is Box, Discrete, MultiBinary, MultiDiscrete, "
@@ -73,6 +106,17 @@ def observation_spec(space: Any, name: str = "observation") -> Any:
         )
     dtype = np.dtype(np.float32) if space.dtype == np.float64 else np.dtype(space.dtype)
     return specs.Array(space.shape, dtype, name=name)
+
+
+def _is_text(space: Any) -> bool:
+    return type(space).__name__ in ("Text", "MissionSpace")
+
+
+def _part_spec(space: Any, name: str) -> Any:
+    """The spec of a part of a tree: a choice is a one-hot vector there."""
+    if type(space).__name__ == "Discrete":
+        return specs.Array((int(space.n),), np.float32, name=name)
+    return observation_spec(space, name)
 
 
 def _cast(space: Any, spec: Any, value: Any) -> Any:
@@ -83,6 +127,8 @@ def _cast(space: Any, spec: Any, value: Any) -> Any:
         return tuple(_cast(*part) for part in parts)
     if type(space).__name__ == "Discrete":
         value = value - int(getattr(space, "start", 0))
+        if spec.shape:
+            value = np.arange(spec.shape[0]) == value
     return np.asarray(value, spec.dtype)
 
 

@@ -1,6 +1,7 @@
 """Wrappers that make any dm_env environment fit: one-hot observations and bounded actions as
 indices."""
 
+import sys
 from typing import Any
 
 import dm_env
@@ -91,6 +92,18 @@ class _Encoded(Wrapper):
         raise NotImplementedError
 
 
+class IndexAsOneHot(_Encoded):
+    """Gives an index from zero on as a one-hot vector, for agents that read vectors alone."""
+
+    def __init__(self, environment: dm_env.Environment):
+        super().__init__(environment)
+        size = int(environment.observation_spec().maximum) + 1
+        self._spec = specs.Array((size,), np.float32, name="one_hot")
+
+    def _encode(self, observation: Any) -> np.ndarray:
+        return (np.arange(self._spec.shape[0]) == observation).astype(np.float32)
+
+
 class Rotated(_Encoded):
     """Observations, flattened, times an orthogonal matrix: no entry means anything by itself."""
 
@@ -115,6 +128,39 @@ class TwoHot(_Encoded):
 
     def _encode(self, observation: Any) -> np.ndarray:
         return np.concatenate([observation.sum(1), observation.sum(0)]).astype(np.float32)
+
+
+class StepLimit(Wrapper):
+    """Cuts episodes off after `most` steps, with the discount of the last step; None for never.
+
+    Without a limit, the first episode of `GUARD` steps is reported to stderr, once.
+    """
+
+    GUARD = 10_000
+
+    def __init__(self, environment: dm_env.Environment, most: int | None):
+        super().__init__(environment)
+        self._most = most
+        self._step, self._said = 0, False
+
+    def reset(self) -> dm_env.TimeStep:
+        self._step = 0
+        return self._environment.reset()
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        timestep = self._environment.step(action)
+        self._step += 1
+        if self._most is not None and self._step >= self._most and timestep.mid():
+            return timestep._replace(step_type=dm_env.StepType.LAST)
+        if self._most is None and self._step == self.GUARD and not self._said:
+            self._said = True
+            print(
+                f"eve: an episode has not ended after {self.GUARD} steps; --max-episode-steps N "
+                "cuts episodes off after N",
+                file=sys.stderr,
+                flush=True,
+            )
+        return timestep
 
 
 class BoundedActions(Wrapper):

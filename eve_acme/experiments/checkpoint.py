@@ -13,7 +13,7 @@ from typing import Any
 from eve_acme import saved
 from eve_acme.errors import Diverged, UsageError
 from eve_acme.experiments.recorder import Recorder
-from eve_acme.files import write_atomically
+from eve_acme.files import Damaged, check_folder, read_sealed, seal_folder, write_atomically
 
 KEPT = 2
 LINK = "checkpoint"
@@ -23,8 +23,8 @@ class CannotSave(Exception):
     """The environment is of a kind that no checkpoint can hold."""
 
 
-def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.Path:
-    """Saves engine and recorder; a crash on the way leaves the checkpoint before.
+def write(directory: pathlib.Path, engine: Any, recorder: Recorder, belongs: str) -> pathlib.Path:
+    """Saves engine and recorder of the run `belongs`; a crash leaves the checkpoint before.
 
     Raises CannotSave, after the agent alone was saved, if the environment cannot be pickled.
     """
@@ -46,6 +46,7 @@ def write(directory: pathlib.Path, engine: Any, recorder: Recorder) -> pathlib.P
         ) from None
     save_agent(temporary, engine.config, engine.posterior(), engine.environment)
     write_atomically(temporary / "recorder.pkl", pickle.dumps(recorder))
+    seal_folder(temporary, belongs)
     os.replace(temporary, folder)
     link = directory / f".{LINK}.{os.getpid()}"
     link.unlink(missing_ok=True)
@@ -69,15 +70,23 @@ def save_agent(folder: pathlib.Path, config: Any, posterior: Any, environment: A
     saved.save(folder, config, posterior, spec, actions.num_values)
 
 
-def read(directory: pathlib.Path, engine: Any, field: str = "--resume") -> Recorder:
-    """Restores the engine, and gives the recorder back; `field` is what the user gave."""
+def read(directory: pathlib.Path, engine: Any, belongs: str, field: str = "--resume") -> Recorder:
+    """Restores the engine, and gives the recorder back.
+
+    Args:
+      directory: of the run.
+      engine: a new one, as the run's plan makes it.
+      belongs: the plan's identity.
+      field: what the user gave, for the message of the UsageError if files are damaged.
+    """
     folder = directory / LINK
     try:
+        check_folder(folder, belongs)
         engine.restore(folder)
         return pickle.loads((folder / "recorder.pkl").read_bytes())
     except Exception as error:  # Whatever a damaged pickle may raise.
         raise UsageError(
-            f"{field}: got {str(directory)!r}, whose checkpoint cannot be read ({error!r}); "
+            f"{field}: got {str(directory)!r}, whose checkpoint cannot be read ({_said(error)}); "
             "allowed is the DIR of a run that was interrupted or has ended"
         ) from None
 
@@ -87,11 +96,20 @@ def checkpoints(directory: pathlib.Path) -> list[pathlib.Path]:
     return sorted(directory.glob("[0-9]*.pkl"))
 
 
-def newest(directory: pathlib.Path) -> Any:
-    """The newest checkpoint that can be read; None if there is none."""
+def read_file(path: pathlib.Path, belongs: str) -> Any:
+    """One checkpoint of a learner; raises Damaged."""
+    return pickle.loads(read_sealed(path, belongs))
+
+
+def newest(directory: pathlib.Path, belongs: str) -> Any:
+    """The newest checkpoint of the run `belongs` that can be read; None if there is none."""
     for path in reversed(checkpoints(directory)):
         try:
-            return pickle.loads(path.read_bytes())
-        except Exception as error:  # Whatever a damaged pickle may raise.
-            print(f"learner: {path} cannot be read ({error!r}); trying the one before", flush=True)
+            return read_file(path, belongs)
+        except Damaged as error:
+            print(f"learner: {error}; trying the one before", flush=True)
     return None
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, Damaged) else repr(error)

@@ -1,5 +1,6 @@
 """Transitions in memory, column by column: everything is remembered, up to a bound."""
 
+import math
 from typing import Any
 
 import jax
@@ -135,7 +136,7 @@ class Replay:
     @property
     def bytes_per_transition(self) -> int:
         """Of one transition, in the form that observations have now."""
-        return sum(c.dtype.itemsize * int(np.prod(c.shape[1:])) for c in self._columns)
+        return sum(c.dtype.itemsize * math.prod(c.shape[1:]) for c in self._columns)
 
     @property
     def most(self) -> int:

@@ -6,6 +6,7 @@ import time
 import pytest
 from programs import make_run
 
+from eve_acme import files
 from eve_acme.distributed.counter import OVER, WAIT, Counter
 from eve_acme.distributed.node import seed_of
 from eve_acme.distributed.program import ADDRESSES
@@ -113,10 +114,32 @@ def test_a_record_that_was_cut_off_is_dropped_and_a_damaged_one_is_not(tmp_path)
 def test_a_half_written_learner_checkpoint_gives_way_to_the_one_before(tmp_path, capsys):
     from eve_acme.experiments.checkpoint import newest
 
-    (tmp_path / "000000000001.pkl").write_bytes(pickle.dumps({"rounds": 1}))
-    (tmp_path / "000000000002.pkl").write_bytes(pickle.dumps({"rounds": 2})[:-3])
-    assert newest(tmp_path) == {"rounds": 1}
-    assert "cannot be read" in capsys.readouterr().out
+    for rounds in (1, 2):
+        path = tmp_path / f"{rounds:012d}.pkl"
+        files.write_sealed(path, pickle.dumps({"rounds": rounds}), "mine")
+    path.write_bytes(path.read_bytes()[:-3])
+    assert newest(tmp_path, "mine") == {"rounds": 1}
+    assert "damaged" in capsys.readouterr().out
+    assert newest(tmp_path, "yours") is None
+
+
+def test_a_wrong_length_in_a_journal_is_no_end_of_it(tmp_path):
+    path = tmp_path / "journal"
+    kept = journal.Journal(path)
+    ends = [kept.append({"x": i}) for i in range(3)]
+    kept.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: ends[0] + 2] + b"\x01" + whole[ends[0] + 3 :])  # 65,536 bytes more.
+    with pytest.raises(journal.JournalCorrupt, match=f"damaged at byte {ends[0]}"):
+        list(journal.read(path))
+    path.write_bytes(whole + bytes(5000))  # As a power cut leaves a file that had grown.
+    assert [r["x"] for _, r in journal.read(path)] == [0, 1, 2]
+    path.write_bytes(b"")
+    with pytest.raises(journal.JournalCorrupt, match="no first line"):
+        journal.Journal(path)
+    path.write_bytes(whole)
+    with pytest.raises(files.Damaged, match="belongs to '', allowed is 'mine'"):
+        journal.Journal(path, "mine")
 
 
 def test_seeds_are_a_function_of_seed_role_and_index():

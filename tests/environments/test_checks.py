@@ -42,6 +42,9 @@ GOOD = {"x": np.zeros(2), "i": 4}
         (dm_env.restart(np.zeros(2)), "observation at environment step 7: got 1 arrays"),
         (dm_env.transition(float("nan"), GOOD), "reward at environment step 7: got nan, allowed"),
         (dm_env.transition(np.zeros(2), GOOD), "reward at .*, allowed is one number"),
+        (dm_env.transition({"a": 1.0}, GOOD), "reward at .*got {'a': 1.0}, allowed is one number"),
+        (dm_env.transition((1.0, {"b": 2.0}), GOOD), "reward at .*, allowed is one number"),
+        (dm_env.transition("1", GOOD), "reward at .*: got '1', allowed is one number"),
         (dm_env.transition(0.0, GOOD, 1.5), "discount at .*: got 1.5, .*from 0 to 1"),
     ],
 )

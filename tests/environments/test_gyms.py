@@ -14,7 +14,7 @@ from eve_acme import EVEConfig, InputError, make_networks
 from eve_acme.cli.main import main
 from eve_acme.embedded import Engine
 from eve_acme.environments.gyms import FromGym, observation_spec
-from eve_acme.environments.wrappers import with_discrete_actions
+from eve_acme.environments.wrappers import StepLimit, with_discrete_actions
 from eve_acme.errors import UsageError
 from eve_acme.experiments import external
 
@@ -70,7 +70,7 @@ def test_trees_actions_seeds_and_ends(package, end, discount):
         spec["x"].validate(timestep.observation["x"])
         spec["image"].validate(timestep.observation["image"])
         spec["state"].validate(timestep.observation["state"])
-        assert timestep.observation["state"] == t
+        assert timestep.observation["state"].tolist() == [float(i == t) for i in range(4)]
         assert timestep.observation["image"][0, 0, 0] == 250 + t
     assert timestep.last() and timestep.discount == discount
     environment.reset()
@@ -100,8 +100,18 @@ def test_continuous_actions_and_odd_observations_are_refused(package):
     with pytest.raises(InputError, match=r"actions: got the space Box\(.*allowed is Discrete"):
         FromGym(pendulum)
     odd = package.spaces.Dict({"a": package.spaces.Text(3)})
-    with pytest.raises(InputError, match=r"observation\.a: got the space Text.*allowed is Box"):
+    with pytest.raises(InputError, match=r"observation: got the space Dict.*Text.*allowed is Box"):
         observation_spec(odd)
+    spaces = package.spaces
+    mixed = spaces.Dict({"b": spaces.Discrete(3), "a": spaces.Box(0, 1, (2,)), "t": spaces.Text(3)})
+    spec = observation_spec(mixed)
+    assert {name: leaf.shape for name, leaf in spec.items()} == {"a": (2,), "b": (3,)}
+    # As one vector, by sorted names: the box, then the choice as one-hot; the text is left out.
+    network = make_networks(
+        types.SimpleNamespace(actions=specs.DiscreteArray(2), observations=spec), EVEConfig()
+    )
+    one = {"b": np.eye(3, dtype=np.float32)[1], "a": np.float32([0.5, 0.25])}
+    assert np.asarray(network.encode(one)).tolist() == [0.5, 0.25, 0.0, 1.0, 0.0]
 
 
 class _Actions:
@@ -173,6 +183,13 @@ def make_unpicklable():
 
 def make_nothing():
     return 3
+
+class Endless(Paying):
+    def step(self, action):
+        return dm_env.transition(1.0, np.ones(2), 0.5)
+
+def make_endless():
+    return Endless(0)
 """
 
 
@@ -212,6 +229,10 @@ def test_an_environment_that_cannot_be_pickled_still_leaves_its_agent(module, ca
         ("somebodys_env:nothing", "has no attribute 'nothing'"),
         ("no_such_module:make", "No module named 'no_such_module'"),
         ("gym:NoSuchTask-v0", "NoSuchTask"),
+        ("gym:NoSuchTask-v0", "(of another package: gym:PACKAGE:ID)"),
+        ("gym:no_such_package:Task-v0", "(pip install no_such_package)"),
+        ("gym:ALE/Pong-v5", "(pip install ale-py)"),
+        ("somebodys_env:make_endless,max_episode_steps=x", "got 'x', allowed is a whole number"),
         ("gym:Pendulum-v1", "allowed is Discrete; EVE has no continuous actions"),
     ],
 )
@@ -219,8 +240,38 @@ def test_bad_names_are_one_line(module, capsys, name, message):
     assert main(["run", "--env", name, "--out", "out"]) == 2
     error = capsys.readouterr().err
     assert message in error
-    lines = [line for line in error.splitlines() if line.startswith("eve: env: ")]
+    lines = [line for line in error.splitlines() if line.startswith("eve: ")]
     assert len(lines) == 1 and message in lines[0]
+
+
+def test_episodes_are_cut_off_with_their_discount_and_a_guard_speaks_once(
+    module, monkeypatch, capsys
+):
+    environment = external.load("somebodys_env:make_endless,max_episode_steps=3", 0)
+    for _ in range(2):
+        environment.reset()
+        steps = [environment.step(1) for _ in range(3)]
+        assert [step.last() for step in steps] == [False, False, True]
+        assert steps[-1].discount == 0.5
+    monkeypatch.setattr(StepLimit, "GUARD", 4)
+    endless = external.load("somebodys_env:make_endless", 0)
+    for _ in range(2):
+        endless.reset()
+        assert not any(endless.step(1).last() for _ in range(6))
+    error = capsys.readouterr().err
+    assert error.count("has not ended after 4 steps; --max-episode-steps N") == 1
+
+
+def test_a_limit_is_part_of_the_run(module, capsys):
+    words = ["run", "--env", "somebodys_env:make_endless", "--max-episode-steps", "7", "--quiet"]
+    assert main([*words, "--episodes", "3", "--out", "out"]) == 0
+    summary = json.loads((module / "out" / "summary.json").read_text())
+    assert summary["env_steps"] == 21
+    assert summary["task"] == "somebodys_env:make_endless,max_episode_steps=7"
+    assert main(["run", "--resume", "out", "--episodes", "4", "--max-episode-steps", "8"]) == 2
+    assert "allowed is 'somebodys_env:make_endless,max_episode" in capsys.readouterr().err
+    assert main(["run", "catch/0", "--max-episode-steps", "8"]) == 2
+    assert "with an environment from outside bsuite" in capsys.readouterr().err
 
 
 def test_a_task_and_an_environment_at_once_are_refused(capsys):
