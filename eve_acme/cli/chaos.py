@@ -1,6 +1,7 @@
 """`eve chaos`: kills random processes of a running program, and shows what that did to it."""
 
 import argparse
+import dataclasses
 import json
 import os
 import random
@@ -73,6 +74,7 @@ def chaos(args: argparse.Namespace) -> int:
     words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]
     run = launch_lib.new(args.parse(words))
     names = _targets(run, args.roles)
+    launch_lib.check_room(dataclasses.replace(run, steps=1))  # It ends long before its episodes.
     try:
         kills = _run(run, names, args.kills, random.Random(args.seed))
     except GaveUp as error:
@@ -94,11 +96,11 @@ def _targets(run: Run, roles: str | None) -> list[NodeName]:
     names = node_names(run)
     if roles is None:
         return names
-    chosen = [name for name in names if name.role in roles.split(",")]
-    if not chosen:
-        allowed = ", ".join(dict.fromkeys(name.role for name in names))
-        raise UsageError(f"--roles: got {roles!r}, allowed is some of {allowed}")
-    return chosen
+    known = dict.fromkeys(name.role for name in names)
+    asked = roles.split(",")
+    if not set(asked) <= set(known):
+        raise UsageError(f"--roles: got {roles!r}, allowed is some of {', '.join(known)}")
+    return [name for name in names if name.role in asked]
 
 
 def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> list[Kill]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from eve_acme.cli import launch as launch_lib
 from eve_acme.cli import node as node_lib
+from eve_acme.cli.run import files_in
 from eve_acme.distributed.program import ROLES
 from eve_acme.errors import UsageError
 
@@ -112,7 +113,7 @@ def wait(args: argparse.Namespace) -> int:
     _docker("cp", f"{container.strip()}:/data/.", args.out)
     down(args)
     path = pathlib.Path(args.out) / "summary.json"
-    print(f"files: {args.out} (summary.json, curve.png, episodes.csv, metrics.csv, tensorboard/)")
+    print(f"files: {files_in(pathlib.Path(args.out))}")
     if not path.exists():
         return 1
     failed = json.loads(path.read_text()).get("failed")

@@ -12,16 +12,17 @@ import time
 from collections.abc import Set
 from typing import Any
 
-from eve_acme.cli import options
+from eve_acme.cli import options, settings
+from eve_acme.config import ConfigError
+from eve_acme.distributed import audit
 from eve_acme.distributed.node import Run, seed_of
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
-from eve_acme.errors import UsageError
-from eve_acme.experiments import checkpoint, engines, tasks
+from eve_acme.errors import InputError, UsageError
+from eve_acme.experiments import engines, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.folder import locked
-from eve_acme.experiments.recorder import write_json
 from eve_acme.experiments.view import View
-from eve_acme.replay import journal
+from eve_acme.files import Damaged, read_sealed_json, write_sealed_json
 from eve_acme.types import ReplayFull
 
 EXAMPLES = """examples:
@@ -55,6 +56,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--seed", type=int, help="from which all nodes' seeds follow (default: 0)")
     parser.add_argument("--episodes", type=int, metavar="N", help="of all actors together")
+    options.add_limit(parser)
     parser.add_argument("--steps", type=int, metavar="N", help="end after so many steps")
     parser.add_argument(
         "--ahead",
@@ -82,6 +84,7 @@ def add_parser(commands: Any) -> None:
         help="keep a core for learning, and all else away from it: for few cores and one run",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    options.add_settings(parser)
     options.add_config(parser)
     parser.set_defaults(command=launch, agent=None, engine=None)
 
@@ -89,6 +92,9 @@ def add_parser(commands: Any) -> None:
 def launch(args: argparse.Namespace) -> int:
     """The command; gives the exit code."""
     run = _resumed(args) if args.resume else new(args)
+    if args.print_config:
+        print(settings.text(run.plan, args.preset), end="")
+        return 0
     check_room(run)
     cores = learner_cores(args)
     addresses = free_addresses(args.port)
@@ -106,9 +112,8 @@ def launch(args: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise UsageError(
-            f"--out: got {str(run.directory)!r}, allowed is a folder that can be written ({error})"
-        ) from None
+        how = f"eve launch --resume {run.directory}"
+        raise plan_lib.cannot_write(run.directory, error, how) from None
     return show(run) or code
 
 
@@ -205,45 +210,42 @@ def new(args: argparse.Namespace) -> Run:
 def run_of(args: argparse.Namespace, directory: pathlib.Path) -> Run:
     """The same, in a folder that is not looked at."""
     plan = dataclasses.replace(options.plan_of(args), engine="launchpad")
-    return Run(plan, directory=directory, **_checked(args, actors=2, steps=None, ahead=Run.ahead))
+    return Run(
+        plan, directory=directory, **checked_shape(args, actors=2, steps=None, ahead=Run.ahead)
+    )
 
 
 def _resumed(args: argparse.Namespace) -> Run:
     directory = pathlib.Path(args.resume).absolute()
     plan = options.resumed_plan(args, directory)
-    saved = json.loads((directory / "config.json").read_text())
+    saved = read_sealed_json(directory / "config.json")
     if plan.engine != "launchpad":
         raise UsageError(
             f"--resume: got a run of 'eve run', allowed is one of 'eve launch' ({directory})"
         )
     shape = dict(actors=saved["actors"], steps=saved["steps"], ahead=saved.get("ahead", Run.ahead))
-    values = _checked(args, **shape)
-    _check_state(directory)
-    return Run(plan, directory=directory, **values)
-
-
-def _check_state(directory: pathlib.Path) -> None:
-    """Raises UsageError if what the nodes saved cannot be read."""
-    state = directory / "state"
+    run = Run(plan, directory=directory, **checked_shape(args, **shape))
     try:
-        for name in ("counter.journal", "replay.journal"):
-            journal.check(state / name)
-        saved = checkpoint.checkpoints(state / "learner")
-        if saved and checkpoint.newest(state / "learner") is None:
-            raise ValueError(f"none of {len(saved)} checkpoints of the learner is whole")
-    except (journal.JournalCorrupt, ValueError, OSError) as error:
+        changed = audit.reconcile(run)
+    except (Damaged, OSError) as error:
         raise UsageError(
             f"--resume: got {str(directory)!r}, whose checkpoint cannot be read ({error}); allowed "
             "is the DIR of a run that was interrupted or has ended"
         ) from None
+    if changed is not None:
+        print(f"eve: {changed}", file=sys.stderr)
+    return run
 
 
-def _checked(args: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
+def checked_shape(args: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
     """The program's shape: what was asked for, or else the defaults."""
     values = {
         name: default if getattr(args, name) is None else getattr(args, name)
         for name, default in defaults.items()
     }
+    for name, value in values.items():
+        if type(value) is not int and (value is not None or name != "steps"):
+            raise UsageError(f"{name}: got {value!r}, allowed is a whole number")
     if not 1 <= values["actors"] <= 1000:
         raise UsageError(
             f"--actors: got {values['actors']}, allowed is a whole number from 1 to 1000"
@@ -266,26 +268,27 @@ def check_room(run: Run) -> None:
     if run.steps is not None:
         steps = min(steps, run.steps) if steps else run.steps
     environment = tasks.compact(task, tasks.load(task, seed=0))
-    network = make_networks(engines.specs(environment), run.plan.config)
     try:
+        engines.check(run.plan, environment)
+        network = make_networks(engines.specs(environment), run.plan.config)
         Replay(run.plan.config, network, environment.observation_spec()).check(steps)
-    except ReplayFull as error:
+    except (ReplayFull, InputError, ConfigError) as error:
         raise UsageError(str(error)) from None
 
 
 def write_config(run: Run) -> None:
     """Writes config.json, seeds included."""
     path = run.directory / "config.json"
-    started = json.loads(path.read_text())["started"] if path.exists() else time.time()
+    started = read_sealed_json(path)["started"] if path.exists() else time.time()
     seeds = {str(n): seed_of(run.plan.seed, n.role, n.index) for n in node_names(run)}
     shape = dict(actors=run.actors, steps=run.steps, ahead=run.ahead)
     extra = dict(**shape, seeds=seeds, started=started)
-    write_json(path, {**run.plan.describe(), **extra})
+    write_sealed_json(path, {**run.plan.describe(), **extra})
 
 
 def show(run: Run) -> int:
     """Says what came of it, and where everything is; gives 1 if it failed, else 0."""
-    from eve_acme.cli.run import show_summary
+    from eve_acme.cli.run import files_in, show_summary
 
     path = run.directory / "summary.json"
     if not path.exists():
@@ -297,9 +300,6 @@ def show(run: Run) -> int:
         return 1
     title = f"{run.plan.label} on {run.plan.task}, seed {run.plan.seed}, {run.actors} actors"
     show_summary(title, summary)
-    print(
-        f"  files: {run.directory}/ (summary.json, curve.png, episodes.csv, metrics.csv, "
-        "evaluation.csv, tensorboard/, logs/)"
-    )
+    print(f"  files: {files_in(run.directory)}")
     print(f"  go on: eve launch --resume {run.directory} --episodes N")
     return 0

@@ -3,11 +3,12 @@
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from typing import Any
 
-from eve_acme.errors import UsageError
+from eve_acme.errors import InputError, UsageError
 from eve_acme.experiments import output
 
 RUNTIME = {
@@ -43,6 +44,7 @@ def _command(argv: list[str]) -> int:
         handlers = {signal.SIGTERM: _terminate, signal.SIGINT: signal.default_int_handler}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
+        _refuse_empty(argv)
         words, rest = _split(argv)
         parser = _parser()
         args = parser.parse_args(words)
@@ -50,8 +52,11 @@ def _command(argv: list[str]) -> int:
             raise UsageError(f"--: got {rest}, allowed is nothing after it for this command")
         args.rest, args.parse = rest, parser.parse_args
         return args.command(args)
-    except UsageError as error:
-        print(f"eve: {' '.join(str(error).split())}", file=sys.stderr)
+    except (UsageError, InputError) as error:
+        line = " ".join(str(error).split())
+        if error.details:
+            line += f"; traceback: {_keep(error.details)}"
+        print(f"eve: {line}", file=sys.stderr)
         return 2
     except Terminated:
         return 143
@@ -62,11 +67,32 @@ def _command(argv: list[str]) -> int:
             signal.signal(number, handler)
 
 
+def _keep(details: str) -> str:
+    """Writes a traceback to a new file; gives its path."""
+    handle, path = tempfile.mkstemp(prefix="eve-traceback-", suffix=".txt")
+    with open(handle, "w") as file:
+        file.write(details)
+    return path
+
+
+def _refuse_empty(words: list[str]) -> None:
+    """Raises UsageError if a word, or what follows its `=`, is empty: a shell's unset variable."""
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        option = word.startswith("--") and equals
+        if not (value if option else word).strip():
+            before = words[i - 1] if i and words[i - 1].startswith("-") else "argument"
+            raise UsageError(f"{name if option else before}: got {value!r}, allowed is a value")
+
+
 def _parser() -> Any:
     from eve_acme.cli import (
         bench,
         chaos,
         cluster,
+        data,
+        doctor,
+        evaluate,
         launch,
         node,
         options,
@@ -84,7 +110,21 @@ def _parser() -> Any:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (run, launch, sweep, report, spread, probe, bench, chaos, node, cluster):
+    for command in (
+        run,
+        launch,
+        evaluate,
+        sweep,
+        report,
+        data,
+        spread,
+        probe,
+        bench,
+        chaos,
+        node,
+        cluster,
+        doctor,
+    ):
         command.add_parser(commands)
     return parser
 

@@ -12,6 +12,7 @@ import pathlib
 import shlex
 import signal
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -24,8 +25,9 @@ from eve_acme.distributed import node as base
 from eve_acme.distributed import program
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.program import ADDRESSES, ROLES
-from eve_acme.errors import UsageError
+from eve_acme.errors import InputError, UsageError
 from eve_acme.experiments import plan as plan_lib
+from eve_acme.experiments import tasks
 from eve_acme.experiments.view import View
 
 PORTS = {"counter": 7001, "replay": 7002, "reverb": 7003, "learner": 7004, "evaluator": 7005}
@@ -85,10 +87,14 @@ def node(args: argparse.Namespace) -> int:
     named |= parse_addresses(args.addresses or environ.get("EVE_ADDRESSES", ""))
     addresses = {ADDRESSES[name]: address for name, address in named.items()}
     index = args.index or environ.get("EVE_INDEX") or None
-    if index is not None and not (index.isdigit() and int(index) < count_of(role, run)):
+    if index is not None and not _is_index(index, count_of(role, run)):
         raise UsageError(
             f"--index: got {index!r}, allowed is a whole number from 0 to {count_of(role, run) - 1}"
         )
+    tasks.try_out(run.plan.task)
+    own = [address for name, address in addresses.items() if name.startswith(f"{role}/")]
+    ports = [int(address.rpartition(":")[2]) for address in own]
+    check_ports(ports)
     if role != "actor":  # Which sees no folder.
         if has_ended(run):
             print(f"{role}: the run in {run.directory} has ended", flush=True)
@@ -96,7 +102,6 @@ def node(args: argparse.Namespace) -> int:
         prepare_directory(run, role)
     alive = args.alive or environ.get("EVE_ALIVE")
     if alive:
-        ports = [int(a.rpartition(":")[2]) for n, a in addresses.items() if n.startswith(role)]
         threading.Thread(target=touch, args=(pathlib.Path(alive), ports), daemon=True).start()
     if role == "coordinator":
         threading.Thread(target=show, args=(run,), daemon=True).start()
@@ -122,12 +127,29 @@ def run_one(run: Run, addresses: dict[str, str], role: str, index: int | None) -
             index = leased(addresses["counter/0/0"]) if role == "actor" else 0
         print(f"{role} {index} starts on {socket.gethostname()}", flush=True)
         program.run_node(run, addresses, role, index)
+    except (UsageError, InputError) as error:
+        print(error.details, f"eve: {error}", sep="\n", file=sys.stderr, flush=True)
+        program.leave(2)
     except BaseException:
         traceback.print_exc()
         program.leave(1)
     print(f"{role} {index} ends", flush=True)
     program.leave(128 + received[0] if received else 0)
     return 0
+
+
+def check_ports(ports: list[int]) -> None:
+    """Raises UsageError if something listens already where this node is to listen."""
+    for port in ports:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("", port))
+            except OSError as error:
+                raise UsageError(
+                    f"--addresses: got port {port} for this node, allowed is one that is free "
+                    f"({error.strerror})"
+                ) from None
 
 
 def leased(counter: str) -> int:
@@ -165,15 +187,15 @@ def from_file(path: pathlib.Path) -> tuple[Run, dict[str, str]]:
     """The run that a config.json describes, in the folder of that file unless it names one."""
     try:
         saved = json.loads(path.read_text())
+        shape = dict(actors=saved["actors"], steps=saved["steps"], ahead=saved.get("ahead", 2))
+        given = argparse.Namespace(**dict.fromkeys(shape))
         run = Run(
             plan_lib.from_saved(saved),
-            int(saved["actors"]),
-            pathlib.Path(saved.get("out", path.parent)).absolute(),
-            saved["steps"],
-            int(saved.get("ahead", Run.ahead)),
+            directory=pathlib.Path(saved.get("out", path.parent)).absolute(),
+            **launch_lib.checked_shape(given, **shape),
         )
         return run, default_addresses() | checked(saved.get("addresses", {}))
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"--run: got {str(path)!r}, allowed is a config.json of 'eve launch' ({error!r})"
         ) from None
@@ -194,12 +216,17 @@ def checked(addresses: dict[str, str]) -> dict[str, str]:
     """The same; raises UsageError if a name or an address is not one."""
     for name, address in addresses.items():
         host, _, port = str(address).rpartition(":")
-        if name not in PORTS or not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        if name not in PORTS or not host or not _is_index(port, 2**16) or port == "0":
             raise UsageError(
                 f"--addresses: got {name}={address}, allowed is NAME=HOST:PORT with a NAME of "
                 f"{', '.join(PORTS)}"
             )
     return dict(addresses)
+
+
+def _is_index(text: str, count: int) -> bool:
+    """Whether a text is a whole number from 0 to below `count`."""
+    return text.isascii() and text.isdigit() and int(text) < count
 
 
 def count_of(role: str, run: Run) -> int:

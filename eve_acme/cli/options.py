@@ -3,19 +3,49 @@
 import argparse
 import dataclasses
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
+from eve_acme.cli import settings
 from eve_acme.config import CHOICES, PRESETS, ConfigError, EVEConfig
 from eve_acme.errors import UsageError
+from eve_acme.experiments import external, literals, tasks
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.experiments import tasks
+
+MOST_EPISODES = 10**12
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors as one line and exit code 2."""
+    """argparse, with errors as one line and exit code 2, whole words and numbers in ASCII alone."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+        for kind, parse in ((int, literals.whole), (float, literals.number)):
+            self.register("type", kind, _argument(parse))
 
     def error(self, message: str) -> Any:
         raise UsageError(f"{message} (see '{self.prog} --help')")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses, with the settings of `--config` in front of those of the command line."""
+        parsed = super().parse_args(args, namespace)
+        if getattr(parsed, "config_file", None) is None:
+            return parsed
+        return super().parse_args([args[0], *settings.words(parsed), *args[1:]], namespace)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds `--config` and `--print-config`."""
+    parser.add_argument(
+        "--config",
+        dest="config_file",
+        metavar="FILE",
+        help="a TOML file of options by their names, such as omega = 1e6; those of the command "
+        "line come first. configs/ has some",
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="print such a file of these options, and end"
+    )
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +75,30 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         else:
             kind = type(field.default)
             metavar = "N" if kind is int else "X"
-            group.add_argument(flag, type=_number(kind), metavar=metavar, **kwargs)
+            group.add_argument(flag, type=kind, metavar=metavar, **kwargs)
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """Adds `--max-episode-steps`."""
+    parser.add_argument(
+        "--max-episode-steps",
+        type=int,
+        metavar="N",
+        help="cut the episodes of an environment from outside bsuite off after N steps (default: "
+        "the environment's own limit)",
+    )
+
+
+def _limited(name: str, steps: int | None) -> str:
+    """The task's name with the limit in it."""
+    if steps is None:
+        return name
+    if tasks.parse(name).experiment != tasks.EXTERNAL or steps < 1:
+        raise UsageError(
+            f"--max-episode-steps: got {steps} with {name!r}, allowed is a whole number from 1 "
+            "with an environment from outside bsuite"
+        )
+    return external.with_limit(name, steps)
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
@@ -77,17 +130,21 @@ def config_of(args: argparse.Namespace) -> EVEConfig:
         raise UsageError(str(error)) from None
 
 
-def _number(kind: type) -> Any:
-    def parse(text: str) -> int | float:
-        return kind(text)
+def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A parser of values whose own words argparse prints."""
 
-    parse.__name__ = "whole number" if kind is int else "number"
-    return parse
+    def argument(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return argument
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(literals.whole(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"got {text!r}, allowed is such as 50,50") from None
 
@@ -100,7 +157,8 @@ def _show(value: Any) -> str:
 
 def plan_of(args: argparse.Namespace) -> plan_lib.Plan:
     """The plan of a new run; raises UsageError."""
-    task = tasks.parse(args.task or "deep_sea/0")
+    steps = getattr(args, "max_episode_steps", None)
+    task = tasks.parse(_limited(args.task or "deep_sea/0", steps))
     agent = args.agent or "eve"
     seed = checked_seed(0 if args.seed is None else args.seed)
     if agent != "eve":
@@ -108,7 +166,10 @@ def plan_of(args: argparse.Namespace) -> plan_lib.Plan:
         if args.engine is not None or set_fields:
             name = "engine" if args.engine is not None else next(iter(set_fields))
             raise UsageError(f"--{name}: got a value, allowed with --agent eve alone")
-    episodes = task.episodes if args.episodes is None else _at_least_one(args.episodes)
+    episodes = task.episodes if args.episodes is None else _checked_episodes(args.episodes)
+    _check_stop(args, task)
+    config = config_of(args)
+    tasks.try_out(task.name)
     return plan_lib.Plan(
         task=task.name,
         agent=agent,
@@ -117,28 +178,36 @@ def plan_of(args: argparse.Namespace) -> plan_lib.Plan:
         label=" ".join([agent, *label(args)]),
         episodes=episodes,
         stop_when_solved=args.stop_when_solved or (args.episodes is None and task.is_deep_sea),
-        config=config_of(args),
+        config=config,
     )
 
 
 def resumed_plan(args: argparse.Namespace, directory: pathlib.Path) -> plan_lib.Plan:
     """The plan of `--resume`: the saved one, with what may change; raises UsageError."""
+    if args.print_config:
+        raise UsageError(f"--print-config: got --resume {args.resume!r}, allowed is a new run")
     plan = plan_lib.from_directory(directory)
     if plan.agent != "eve":
         raise UsageError(f"--resume: got a run of {plan.agent!r}, allowed is one of eve")
     if args.out is not None:
         raise UsageError(f"--out: got {args.out!r}, allowed is none with --resume")
+    if args.max_episode_steps is not None:
+        args.task = _limited(args.task or plan.task, args.max_episode_steps)
     asked = {name: getattr(args, name) for name in ("task", "agent", "engine", "seed")}
     asked |= given(args)
     have = {**dataclasses.asdict(plan), **dataclasses.asdict(plan.config)}
     asked = {name: value for name, value in asked.items() if value is not None}
     plan_lib.refuse_changes(asked, have, "--resume DIR")
+    _check_stop(args, tasks.parse(plan.task))
     if args.episodes is not None:
         plan = dataclasses.replace(
-            plan, episodes=_at_least_one(args.episodes), stop_when_solved=args.stop_when_solved
+            plan, episodes=_checked_episodes(args.episodes), stop_when_solved=args.stop_when_solved
         )
     if args.replay_megabytes is not None:
-        config = dataclasses.replace(plan.config, replay_megabytes=args.replay_megabytes)
+        try:
+            config = dataclasses.replace(plan.config, replay_megabytes=args.replay_megabytes)
+        except ConfigError as error:
+            raise UsageError(str(error)) from None
         plan = dataclasses.replace(plan, config=config)
     return plan
 
@@ -150,7 +219,17 @@ def checked_seed(seed: int) -> int:
     return seed
 
 
-def _at_least_one(episodes: int) -> int:
-    if episodes < 1:
-        raise UsageError(f"--episodes: got {episodes}, allowed is a whole number from 1")
+def _checked_episodes(episodes: int) -> int:
+    if not 1 <= episodes <= MOST_EPISODES:
+        raise UsageError(
+            f"--episodes: got {episodes}, allowed is a whole number from 1 to {MOST_EPISODES}"
+        )
     return episodes
+
+
+def _check_stop(args: argparse.Namespace, task: tasks.Task) -> None:
+    if args.stop_when_solved and not task.is_deep_sea:
+        raise UsageError(
+            f"--stop-when-solved: got it for {task.name!r}, allowed is it for a Deep Sea, since no "
+            "other task has a threshold"
+        )

@@ -89,7 +89,7 @@ def _of_engine(plan: plan_lib.Plan, run: str | None) -> tuple[Probe, int]:
     engine: Any = engines.make(plan)
     try:
         if run is not None:
-            checkpoint.read(pathlib.Path(run), engine, field="DIR")
+            checkpoint.read(pathlib.Path(run), engine, plan.identity, field="DIR")
         for _ in engine.episodes_until(plan.episodes if run is None else 0):
             pass
         environment, spec = engine.environment, engines.specs(engine.environment)

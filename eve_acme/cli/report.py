@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import Any
 
 from eve_acme.errors import UsageError
+from eve_acme.files import CHECKSUM, read_sealed_json
 
 FIELDS = (
     "label",
@@ -53,15 +54,22 @@ def load(directories: list[pathlib.Path]) -> list[dict[str, Any]]:
     for directory in directories:
         for path in sorted(directory.rglob("summary.json")):
             try:
-                summary = json.loads(path.read_text())
+                summary = _read(path)
                 missing = [field for field in FIELDS if field not in summary]
                 if missing:
                     raise ValueError(f"it has no {missing[0]}")
                 summary["bsuite_score"] = bsuite_score(path.parent)
                 summaries.append(summary)
-            except (OSError, TypeError, ValueError) as error:
-                print(f"left out {path}: {error}", file=sys.stderr)
+            except Exception as error:  # Whatever pandas and bsuite raise at a damaged file.
+                said = " ".join(str(error).split())
+                print(f"left out {path}: {type(error).__name__}: {said}", file=sys.stderr)
     return summaries
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    """A summary; one without a checksum is taken for that of an older version."""
+    summary = json.loads(path.read_text())
+    return read_sealed_json(path) if CHECKSUM in summary else summary
 
 
 def bsuite_score(directory: pathlib.Path) -> float | None:

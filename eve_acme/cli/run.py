@@ -7,16 +7,17 @@ import sys
 import time
 from typing import Any
 
-from eve_acme.cli import options
+from eve_acme.cli import options, settings
 from eve_acme.embedded.loop import Loop
 from eve_acme.errors import Diverged, InputError, UsageError
-from eve_acme.experiments import checkpoint, engines, output, plots, tasks
+from eve_acme.experiments import boards, checkpoint, engines, output, plots, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.baselines import NAMES
 from eve_acme.experiments.folder import locked
 from eve_acme.experiments.plan import Plan
 from eve_acme.experiments.progress import Progress
-from eve_acme.experiments.recorder import Recorder, write_json
+from eve_acme.experiments.recorder import LAST, Recorder
+from eve_acme.files import write_sealed_json
 from eve_acme.types import ReplayFull
 
 CHECKPOINT_SECONDS = 600.0
@@ -26,6 +27,7 @@ EXAMPLES = """examples:
   eve run deep_sea:size=50
   eve run deep_sea:size=20 --agent dqn
   eve run --env gymnasium:CartPole-v1 --episodes 300
+  eve run --config configs/taxi.toml --seed 1
   eve run --resume DIR
 """
 
@@ -36,7 +38,7 @@ def add_parser(commands: Any) -> None:
         "run",
         help="train on a bsuite task and show the result",
         description="Trains one agent on one bsuite task, in this process; writes config.json,\n"
-        "results.csv, summary.json, curve.png and a checkpoint to DIR.",
+        "results.csv, episodes.csv, summary.json, curve.png and a checkpoint to DIR.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -65,6 +67,7 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="how many to play (default: Deep Sea until solved, others as many as bsuite plays)",
     )
+    options.add_limit(parser)
     parser.add_argument(
         "--stop-when-solved", action="store_true", help="end a Deep Sea run at the 20%% threshold"
     )
@@ -76,6 +79,11 @@ def add_parser(commands: Any) -> None:
         "--replay-megabytes may be given anew",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="write the curves to DIR/tensorboard too"
+    )
+    parser.add_argument("--wandb", action="store_true", help="and to Weights & Biases")
+    options.add_settings(parser)
     options.add_config(parser)
     parser.set_defaults(command=run)
 
@@ -88,20 +96,26 @@ def run(args: argparse.Namespace) -> int:
         args.task = args.env
     if args.resume is None:
         plan = options.plan_of(args)
+        if args.print_config:
+            print(settings.text(plan, args.preset), end="")
+            return 0
         name = f"{plan_lib.folder_name(plan.task)}-{plan.agent}-seed{plan.seed}"
         directory = plan_lib.new_directory(args.out, f"runs/{name}")
     else:
         directory = pathlib.Path(args.resume)
         plan = options.resumed_plan(args, directory)
+    for option, package in (("tensorboard", "tensorflow"), ("wandb", "wandb")):
+        if getattr(args, option):
+            boards.check(f"--{option}", package)
     engine = engines.make(plan)
     try:
         if args.resume is None:
             recorder = Recorder(tasks.parse(plan.task))
         else:
-            recorder = checkpoint.read(directory, engine)
-        return _Run(plan, directory, engine, recorder).train(args.quiet)
+            recorder = checkpoint.read(directory, engine, plan.identity)
+        return _Run(plan, directory, engine, recorder, args).train(args.quiet)
     except InputError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(error) from None
     except Diverged as error:
         good = directory / checkpoint.LINK
         message = checkpoint.keep_batch(error, directory, good if good.exists() else None)
@@ -110,9 +124,8 @@ def run(args: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise UsageError(
-            f"--out: got {str(directory)!r}, allowed is a folder that can be written ({error})"
-        ) from None
+        how = f"eve run --resume {directory}"
+        raise plan_lib.cannot_write(directory, error, how) from None
     finally:
         engine.close()
 
@@ -120,12 +133,21 @@ def run(args: argparse.Namespace) -> int:
 class _Run:
     """The loop around an engine, and the files that it leaves."""
 
-    def __init__(self, plan: Plan, directory: pathlib.Path, engine: Loop, recorder: Recorder):
+    def __init__(
+        self,
+        plan: Plan,
+        directory: pathlib.Path,
+        engine: Loop,
+        recorder: Recorder,
+        args: argparse.Namespace,
+    ):
         self._plan = plan
         self._directory = directory
         self._engine = engine
         self._recorder = recorder
         self._signal: int | None = None
+        self._tensorboard, self._wandb = args.tensorboard, args.wandb
+        self._loggers: list[Any] = []
 
     def train(self, quiet: bool) -> int:
         """Plays until done, solved or interrupted, and writes; gives the exit code."""
@@ -134,7 +156,7 @@ class _Run:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             with locked(self._directory):
-                write_json(self._directory / "config.json", self._plan.describe())
+                write_sealed_json(self._directory / "config.json", self._plan.describe())
                 # Whoever finds a summary finds that of the run's last end.
                 (self._directory / "summary.json").unlink(missing_ok=True)
                 try:
@@ -148,6 +170,8 @@ class _Run:
                     raise
                 self._write()
         finally:
+            for logger in self._loggers:
+                logger.close()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         if full is not None:
@@ -157,6 +181,7 @@ class _Run:
         return 0 if self._signal is None else 128 + self._signal
 
     def _play(self, quiet: bool) -> None:
+        self._loggers = self._open_loggers()
         saved = start = time.monotonic()
         before = self._recorder.wall_seconds
         with Progress(self._recorder, self._plan.episodes, quiet) as progress:
@@ -165,14 +190,30 @@ class _Run:
                 now = time.monotonic()
                 self._recorder.wall_seconds = before + now - start
                 if episode is None:
+                    progress.step(self._engine.env_steps, now)
                     continue
                 self._recorder.episode(episode.length, episode.total, self._engine.environment)
+                for logger in self._loggers:
+                    logger.write(self._engine.report(episode))
                 progress.update(self._engine.env_steps)
                 if progress.unread and self._signal is None:
                     self._signal = signal.SIGPIPE
                 if now - saved > CHECKPOINT_SECONDS:
                     self._checkpoint()
                     saved = time.monotonic()
+
+    def _open_loggers(self) -> list[Any]:
+        loggers: list[Any] = []
+        if self._tensorboard:
+            loggers.append(boards.TensorBoard(self._directory / "tensorboard"))
+        if self._wandb:
+            plan = self._plan.describe()
+            loggers.append(boards.WeightsAndBiases(self._title, plan, self._directory))
+        return loggers
+
+    @property
+    def _title(self) -> str:
+        return f"{self._plan.label} on {self._plan.task}, seed {self._plan.seed}"
 
     @property
     def _finished(self) -> bool:
@@ -194,7 +235,8 @@ class _Run:
     def _checkpoint(self) -> None:
         if self._engine.can_save:
             try:
-                checkpoint.write(self._directory, self._engine, self._recorder)
+                belongs = self._plan.identity
+                checkpoint.write(self._directory, self._engine, self._recorder, belongs)
             except checkpoint.CannotSave as error:
                 output.say(f"eve: {error}")
 
@@ -220,18 +262,25 @@ class _Run:
             counts = engines.parameter_counts(plan, engine.environment)
             summary["parameters_by_first_layer"] = counts
         recorder.write_results(self._directory, engine.environment)
-        write_json(self._directory / "summary.json", summary)
-        title = f"{plan.label} on {plan.task}, seed {plan.seed}"
+        write_sealed_json(self._directory / "summary.json", summary)
         if recorder.returns:
-            plots.write_curve(self._directory / "curve.png", recorder, title)
-        _show(title, summary, self._directory, (self._directory / checkpoint.LINK).exists())
+            plots.write_curve(self._directory / "curve.png", recorder, self._title)
+        _show(self._title, summary, self._directory, (self._directory / checkpoint.LINK).exists())
 
 
 def _show(title: str, summary: dict[str, Any], directory: pathlib.Path, resumable: bool) -> None:
     show_summary(title, summary)
-    print(f"  files: {directory}/ (summary.json, curve.png, results.csv, config.json)")
+    print(f"  files: {files_in(directory)}")
     if resumable:
         print(f"  go on: eve run --resume {directory} --episodes N")
+
+
+def files_in(directory: pathlib.Path) -> str:
+    """A run's folder with those of its files for the user that exist."""
+    names = ["summary.json", "curve.png", "results.csv", "episodes.csv", "metrics.csv"]
+    names += ["evaluation.csv", "config.json", "tensorboard", "logs"]
+    paths = [directory / name for name in names if (directory / name).exists()]
+    return f"{directory}/ ({', '.join(p.name + '/' * p.is_dir() for p in paths)})"
 
 
 def show_summary(title: str, summary: dict[str, Any]) -> None:
@@ -242,7 +291,8 @@ def show_summary(title: str, summary: dict[str, Any]) -> None:
 
     print(f"{title}: {summary['episodes']} episodes, {summary['env_steps']} steps")
     if summary["final_mean_return"] is not None:
-        print(f"  mean return of the last 100 episodes: {summary['final_mean_return']:.3f}")
+        last = min(LAST, summary["episodes"])
+        print(f"  mean return of the last {last} episodes: {summary['final_mean_return']:.3f}")
     if summary["bad_episode_fraction"] is not None:
         print(f"  treasure in {summary['good_episode_fraction']:.1%} of all episodes")
         print(f"  20 % good episodes (paper's threshold):  {episode(summary['solved_episode_20'])}")

@@ -1,120 +1,251 @@
-"""`eve sweep`: many runs, a few at a time, each a process of its own; finished ones are kept."""
+"""`eve sweep`: agents x settings x tasks x seeds, a few at a time, each a process of its own."""
 
 import argparse
-import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from eve_acme.cli import options, report
 from eve_acme.errors import UsageError
 from eve_acme.experiments import plan as plan_lib
+from eve_acme.experiments import sweeps, table, tasks
+from eve_acme.files import Damaged, read_sealed_json, write_atomically
 
 POLL_SECONDS = 0.5
+IMAGE = "eve_acme:latest"
+
+
+class Run(NamedTuple):
+    """One run of a sweep: where it goes, what it is, and the words after `eve` that are left."""
+
+    out: pathlib.Path
+    plan: plan_lib.Plan
+    words: list[str]
 
 
 def add_parser(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "sweep",
-        help="run several tasks and seeds, and print the table",
-        description="Runs 'eve run TASK --seed SEED' for all tasks and seeds, N at a time, into "
-        "DIR/TASK-seedSEED. Runs that are finished are kept, so that a sweep that was "
-        "interrupted goes on when it is called again. Options after -- go to every run.",
-        epilog="example:  eve sweep deep_sea:size=20 deep_sea:size=30 --seeds 0-4 --jobs 2 "
-        "--out DIR -- --preset paper",
+        help="run agents, settings, tasks and seeds, and print the table",
+        description="Runs all combinations, N at a time, into DIR/AGENT-SETTING/TASK-seedSEED, and "
+        "writes DIR/table.csv. Call it again after any interruption: finished runs are kept, and "
+        "runs of EVE that were interrupted resume. TASK may be the name of a set: "
+        "exploration (62 tasks), bsuite (468), bsuite-lite (every fourth id), encodings, or one of "
+        "bsuite's experiments (deep_sea, cartpole_swingup, ...). Instead of tasks, FILE.toml may "
+        "have tasks, agents, settings, seeds and options. Options after -- go to every run.",
+        epilog="examples:  eve sweep deep_sea:size=20 deep_sea:size=30 --seeds 0-4 --out DIR;  "
+        "eve sweep exploration --agents eve,dqn,random --settings default,paper --seeds 0-2 "
+        "--hours 8 --out DIR;  eve sweep deep_sea:size=20 --settings omega=1e3,omega=1e5,omega=1e7 "
+        "--out DIR -- --episodes 600 --stop-when-solved",
     )
-    parser.add_argument("tasks", nargs="+", metavar="TASK")
-    parser.add_argument("--seeds", default="0-4", help="such as 0-4 or 0,3 (default: 0-4)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("tasks", nargs="+", metavar="TASK|FILE.toml")
+    parser.add_argument("--agents", metavar="A,A", help="of eve, dqn, boot_dqn, random")
+    parser.add_argument(
+        "--settings", metavar="S,S", help="of EVE: presets and FIELD=VALUE, joined by + (default)"
+    )
+    parser.add_argument("--seeds", help="such as 0-4 or 0,3 (default: 0-4)")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="runs at a time (default: one for each core)"
+    )
+    parser.add_argument(
+        "--hours", type=float, metavar="H", help="start nothing that is not done by then"
+    )
     parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--only", type=int, metavar="I", help="the run with this index alone")
+    parser.add_argument("--slurm", metavar="FILE", help="write a Slurm array script, run nothing")
+    parser.add_argument(
+        "--kubernetes", metavar="FILE", help="write an indexed Job as JSON, run nothing"
+    )
     parser.set_defaults(command=run, passes_rest=True)
 
 
 def run(args: argparse.Namespace) -> int:
     """The command; gives the exit code."""
-    if args.jobs < 1:
-        raise UsageError(f"--jobs: got {args.jobs}, allowed is a whole number from 1")
+    jobs = (os.cpu_count() or 1) if args.jobs is None else args.jobs
+    if jobs < 1:
+        raise UsageError(f"--jobs: got {jobs}, allowed is a whole number from 1")
+    if args.hours is not None and not 0 < args.hours < 1e6:
+        raise UsageError(f"--hours: got {args.hours}, allowed is a number above 0")
+    if not args.out:
+        raise UsageError("--out: got '', allowed is a folder")
+    commands = _spec(args).commands()
+    plans = [options.plan_of(args.parse(words)) for words in commands]
+    if args.slurm is not None or args.kubernetes is not None:
+        return _write_jobs(args, len(commands))
+    if args.only is not None:
+        if not 0 <= args.only < len(commands):
+            raise UsageError(
+                f"--only: got {args.only}, allowed is a whole number from 0 to {len(commands) - 1}"
+            )
+        commands, plans = commands[args.only : args.only + 1], plans[args.only : args.only + 1]
     directory = pathlib.Path(args.out)
     waiting = []
-    for seed in _seeds(args.seeds):
-        for task in args.tasks:
-            words = ["run", task, "--seed", str(seed), *args.rest]
-            plan = options.plan_of(args.parse(words))
-            out = directory / f"{plan_lib.folder_name(task)}-seed{seed}"
-            command = _command(out, plan, words)
-            if command is not None:
-                waiting.append((out, command))
-    failed = _run_all(waiting, args.jobs)
-    summaries = report.load([directory])
-    if summaries:
-        print(report.table(summaries))
+    for words, plan in zip(commands, plans, strict=True):
+        folder = f"{plan_lib.folder_name(plan.task)}-seed{plan.seed}"
+        name = plan.label if " " in plan.label else f"{plan.label} default"
+        out = directory / plan_lib.folder_name(name.replace(" ", "-")) / folder
+        left = _left(out, plan, words)
+        if left is not None:
+            waiting.append(Run(out, plan, left))
+    deadline = None if args.hours is None else time.monotonic() + 3600 * args.hours
+    failed, left_over = _run_all(waiting, jobs, deadline, directory)
+    if args.only is None and directory.exists():
+        print(f"table: {table.write(directory)}", file=sys.stderr)
+        summaries = report.load([directory])
+        if summaries:
+            print(report.table(summaries))
+    if left_over:
+        print(f"not started, for want of time: {len(left_over)} runs; call it again:")
+        for left_run in left_over[:20]:
+            print(f"  {left_run.out}")
     return 1 if failed else 0
 
 
-def _command(out: pathlib.Path, plan: plan_lib.Plan, words: list[str]) -> list[str] | None:
+def _spec(args: argparse.Namespace) -> sweeps.Spec:
+    if args.tasks[0].endswith(".toml"):
+        given = [name for name in ("agents", "settings", "seeds") if getattr(args, name)]
+        if len(args.tasks) > 1 or given or args.rest:
+            what = f"--{given[0]}" if given else "more words"
+            raise UsageError(f"FILE: got {what} beside {args.tasks[0]!r}, allowed is it alone")
+        return sweeps.from_file(args.tasks[0])
+    values: dict[str, Any] = dict(tasks=tuple(args.tasks), options=tuple(args.rest))
+    for name in ("agents", "settings"):
+        if getattr(args, name) is not None:
+            values[name] = tuple(getattr(args, name).split(","))
+    if args.seeds is not None:
+        values["seeds"] = sweeps.seeds_of(args.seeds)
+    return sweeps.Spec(**values)
+
+
+def _write_jobs(args: argparse.Namespace, runs: int) -> int:
+    words = ["eve", "sweep", *args.tasks]
+    for name in ("agents", "settings", "seeds", "out"):
+        if getattr(args, name) is not None:
+            words += [f"--{name}", getattr(args, name)]
+    if args.rest:
+        raise UsageError(f"--: got {args.rest}, allowed with --slurm and --kubernetes is FILE.toml")
+    line = shlex.join(words)
+    for path, text in (
+        (args.slurm, sweeps.slurm(line, runs)),
+        (args.kubernetes, sweeps.kubernetes(line, runs, IMAGE)),
+    ):
+        if path is not None:
+            try:
+                write_atomically(pathlib.Path(path), text.encode())
+            except OSError as error:
+                raise UsageError(f"FILE: got {path!r}, allowed is a new file ({error})") from None
+            print(f"{path}: {runs} runs")
+    return 0
+
+
+def _left(out: pathlib.Path, plan: plan_lib.Plan, words: list[str]) -> list[str] | None:
     """What is left to do for one run; None if it is done. Refuses a folder of another run."""
     if not (out / "config.json").exists():
         return [*words, "--out", str(out)]
-    if plan_lib.from_directory(out) != plan:
+    if plan_lib.from_directory(out, "--out") != plan:
         raise UsageError(f"--out: got {str(out)!r}, which holds another run; allowed is a new DIR")
-    if (out / "summary.json").exists() and json.loads((out / "summary.json").read_text())[
-        "finished"
-    ]:
+    if (out / "summary.json").exists() and _finished(out):
         return None
-    if (out / "checkpoint").exists():
+    if plan.agent == "eve" and (out / "checkpoint").exists():
         goal = ["--episodes", str(plan.episodes)]
         return ["run", "--resume", str(out), *goal, *["--stop-when-solved"] * plan.stop_when_solved]
-    shutil.rmtree(out)  # It ended before its first checkpoint.
+    shutil.rmtree(out)  # It ended before its first checkpoint, or cannot be resumed.
     return [*words, "--out", str(out)]
 
 
-def _run_all(waiting: list[tuple[pathlib.Path, list[str]]], jobs: int) -> int:
-    """Runs the commands, a few at a time; gives how many failed.
+def _finished(out: pathlib.Path) -> bool:
+    try:
+        return read_sealed_json(out / "summary.json")["finished"]
+    except Damaged as error:
+        raise UsageError(f"--out: got {error}; allowed is a new DIR, or that run removed") from None
+
+
+def _summary(out: pathlib.Path) -> dict[str, Any]:
+    """What an unfinished or a finished run says of itself; nothing if it cannot be read."""
+    try:
+        return read_sealed_json(out / "summary.json")
+    except Damaged:
+        return {}
+
+
+class _Clock:
+    """Expects how long runs take, from finished ones of the same agent and experiment."""
+
+    def __init__(self, directory: pathlib.Path):
+        self._rates: dict[tuple[str, str], float] = {}
+        for path in directory.rglob("summary.json"):
+            self.add(_summary(path.parent))
+
+    def add(self, summary: dict[str, Any]) -> None:
+        if not summary.get("finished") or not summary.get("episodes"):
+            return
+        task = tasks.parse(summary["task"])
+        rate = summary["wall_seconds"] / (summary["episodes"] * _size(task))
+        key = summary["label"], task.experiment
+        self._rates[key] = max(rate, self._rates.get(key, 0.0))
+
+    def seconds(self, run: Run) -> float | None:
+        """The longest that a run may take; None if nothing like it has finished."""
+        task = tasks.parse(run.plan.task)
+        rate = self._rates.get((run.plan.label, task.experiment))
+        return None if rate is None else rate * run.plan.episodes * _size(task)
+
+
+def _size(task: tasks.Task) -> int:
+    return task.settings["size"] if task.is_deep_sea else 1
+
+
+def _run_all(
+    waiting: list[Run], jobs: int, deadline: float | None, directory: pathlib.Path
+) -> tuple[int, list[Run]]:
+    """Runs all, a few at a time; gives how many failed, and what the time did not allow for.
 
     Each is a session of its own, so that Ctrl-C reaches it once, through us, and it can save.
     """
-    running: dict[pathlib.Path, subprocess.Popen] = {}
+    clock, started = _Clock(directory), time.monotonic()
+    running: dict[subprocess.Popen, Run] = {}
     total, done, failed = len(waiting), 0, 0
+    left_over: list[Run] = []
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                out, words = waiting.pop(0)
-                running[out] = subprocess.Popen(
-                    [sys.executable, "-m", "eve_acme.cli", *words, "--quiet"],
+                run = waiting.pop(0)
+                if deadline is not None:
+                    seconds = clock.seconds(run) or 0.0
+                    if time.monotonic() + seconds >= deadline:
+                        left_over.append(run)
+                        continue
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "eve_acme.cli", *run.words, "--quiet"],
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,
                 )
-            for out, process in list(running.items()):
+                running[process] = run
+            for process, run in list(running.items()):
                 code = process.poll()
                 if code is None:
                     continue
-                del running[out]
+                del running[process]
                 done += 1
                 failed += code != 0
+                clock.add(_summary(run.out))
                 end = "done" if code == 0 else f"failed with exit code {code}"
-                print(f"[{done}/{total}] {out}: {end}", file=sys.stderr, flush=True)
+                left = (time.monotonic() - started) / done * (total - len(left_over) - done)
+                print(
+                    f"[{done}/{total}] {run.out}: {end}; about {left / 60:.0f} min left",
+                    file=sys.stderr,
+                    flush=True,
+                )
             time.sleep(POLL_SECONDS)
     finally:
-        for process in running.values():
+        for process in running:
             process.terminate()
-        for process in running.values():
+        for process in running:
             process.wait()
-    return failed
-
-
-def _seeds(text: str) -> list[int]:
-    seeds: list[int] = []
-    try:
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            seeds += range(int(first), int(last or first) + 1)
-    except ValueError:
-        seeds = []
-    if not seeds:
-        raise UsageError(f"--seeds: got {text!r}, allowed is such as 0-4 or 0,3")
-    return seeds
+    return failed, left_over

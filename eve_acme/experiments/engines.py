@@ -6,8 +6,9 @@ from typing import Any
 
 from eve_acme import config as config_lib
 from eve_acme.embedded.loop import Loop
+from eve_acme.environments.wrappers import IndexAsOneHot
 from eve_acme.errors import InputError, UsageError
-from eve_acme.experiments import tasks, visits
+from eve_acme.experiments import limits, tasks, visits
 from eve_acme.experiments.baselines import BaselineEngine
 from eve_acme.experiments.plan import Plan
 from eve_acme.experiments.recorder import RowLogger
@@ -18,10 +19,15 @@ def make(plan: Plan) -> Loop:
     """The engine; raises UsageError if network or replay do not fit the environment."""
     task = tasks.parse(plan.task)
     raw = _logged(task, plan.seed)
-    if plan.agent != "eve":
-        return BaselineEngine(plan.agent, raw, plan.seed)
-    from eve_acme.core.networks import make_networks
+    from eve_acme.core.networks import is_index, make_networks
 
+    if plan.agent != "eve":
+        spec = raw.observation_spec()
+        if not hasattr(spec, "shape"):
+            raise UsageError(
+                f"--agent: got {plan.agent!r} for observations that are a tree, allowed is eve"
+            )
+        return BaselineEngine(plan.agent, IndexAsOneHot(raw) if is_index(spec) else raw, plan.seed)
     environment = tasks.compact(task, raw)
     if task.encoding == "index" and task.is_deep_sea and plan.engine == "acme":
         # Its replay is in Reverb, which is slow to ask: visits are counted on the way.
@@ -31,6 +37,7 @@ def make(plan: Plan) -> Loop:
         steps //= plan.config.n_step + 1
     engine: Any = None
     try:
+        check(plan, environment)
         network = make_networks(specs(environment), plan.config)
         if plan.engine == "acme":
             engine = _acme_engine()(environment, network, plan.config, plan.seed)
@@ -42,8 +49,20 @@ def make(plan: Plan) -> Loop:
     except (ReplayFull, InputError, config_lib.ConfigError) as error:
         if engine is not None:
             engine.close()
-        raise UsageError(str(error)) from None
+        raise UsageError(error) from None
     return engine
+
+
+def check(plan: Plan, environment: Any) -> None:
+    """Raises InputError or ConfigError if the plan's network does not fit the environment, or the
+    memory of this machine."""
+    from eve_acme.core.networks import make_networks
+
+    environment_spec = specs(environment)
+    limits.check_memory(
+        plan.config, environment_spec.observations, environment_spec.actions.num_values
+    )
+    make_networks(environment_spec, plan.config)
 
 
 def _acme_engine() -> Any:

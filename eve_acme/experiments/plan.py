@@ -1,16 +1,18 @@
 """What a run is to do: all that decides it, and the folder that it may write to."""
 
 import dataclasses
-import json
 import os
 import pathlib
 import platform
 import shutil
+import zlib
 from importlib import metadata
 from typing import Any
 
 from eve_acme import config as config_lib
+from eve_acme import files
 from eve_acme.errors import UsageError
+from eve_acme.files import read_sealed_json
 
 PACKAGES = ("jax", "jaxlib", "dm-haiku", "optax", "numpy", "bsuite", "dm-acme", "dm-reverb")
 FREE_MEGABYTES = 200
@@ -31,15 +33,27 @@ class Plan:
     stop_when_solved: bool
     config: config_lib.EVEConfig
 
+    @property
+    def identity(self) -> str:
+        """Names the run in the files that belong to it: all that a resume may not change."""
+        config = dataclasses.asdict(self.config)
+        fixed = sorted((k, v) for k, v in config.items() if k not in MAY_CHANGE)
+        checksum = zlib.crc32(repr(fixed).encode())
+        return f"{self.task} {self.agent} {self.engine} seed {self.seed} config {checksum:08x}"
+
     def describe(self) -> dict[str, Any]:
         """As JSON, with the versions of everything that matters."""
         return {**dataclasses.asdict(self), "versions": versions()}
 
 
+_KINDS: dict[str, type] = dict(seed=int, episodes=int, stop_when_solved=bool, config=dict)
+"""Types of a plan's fields as JSON has them; all others are text."""
+
+
 def from_directory(directory: pathlib.Path, field: str = "--resume") -> Plan:
     """The plan that a folder's config.json holds; raises UsageError about `field`."""
     try:
-        return from_saved(json.loads((directory / "config.json").read_text()))
+        return from_saved(read_sealed_json(directory / "config.json"))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{field}: got {str(directory)!r}, allowed is the DIR of an earlier run ({error})"
@@ -49,6 +63,10 @@ def from_directory(directory: pathlib.Path, field: str = "--resume") -> Plan:
 def from_saved(saved: dict[str, Any]) -> Plan:
     """The plan that a config.json's content describes."""
     values = {field.name: saved[field.name] for field in dataclasses.fields(Plan)}
+    for name, value in values.items():
+        kind = _KINDS.get(name, str)
+        if type(value) is not kind:
+            raise ValueError(f"{name}: got {value!r}, allowed is a value of type {kind.__name__}")
     return Plan(**{**values, "config": config_lib.from_dict(values["config"])})
 
 
@@ -102,6 +120,15 @@ def new_directory(out: str | None, default: str) -> pathlib.Path:
             f"{FREE_MEGABYTES} MB or more"
         )
     return directory
+
+
+def cannot_write(directory: pathlib.Path, error: OSError, how: str) -> UsageError:
+    """What to say of a folder that cannot be written: also, if the disk is full, `how` to go on."""
+    if not files.is_disk_full(error):
+        return UsageError(
+            f"--out: got {str(directory)!r}, allowed is a folder that can be written ({error})"
+        )
+    return UsageError(files.disk_full(directory, how))
 
 
 def versions() -> dict[str, str | None]:

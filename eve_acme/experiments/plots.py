@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from eve_acme.experiments.recorder import THRESHOLDS, Recorder
+from eve_acme.experiments.recorder import LAST, THRESHOLDS, Recorder
 from eve_acme.files import write_atomically
 
 
@@ -19,10 +19,18 @@ def write_curve(path: pathlib.Path, recorder: Recorder, title: str) -> None:
     episodes = np.arange(1, len(recorder.returns) + 1)
     panels = 2 if recorder.bad else 1
     figure, axes = plt.subplots(panels, 1, figsize=(7, 3 * panels), sharex=True, squeeze=False)
-    window = min(100, len(episodes))
-    smooth = np.convolve(recorder.returns, np.ones(window) / window, mode="valid")
-    axes[0, 0].plot(episodes, recorder.returns, ".", ms=2, alpha=0.5, color="tab:gray")
-    axes[0, 0].plot(episodes[window - 1 :], smooth, color="tab:blue", label=f"mean of {window}")
+    returns = np.asarray(recorder.returns, float)
+    smooth = running_mean(returns)
+    low, high = limits(returns, smooth)
+    margin = 0.05 * (high - low) or 0.05
+    shown = np.clip(returns, low, high)
+    out = shown != returns
+    axes[0, 0].plot(episodes[~out], returns[~out], ".", ms=2, alpha=0.5, color="tab:gray")
+    axes[0, 0].plot(episodes, smooth, color="tab:blue", label=f"mean of the last {LAST}")
+    if out.any():
+        text = f"{out.sum()} beyond the axis ({returns[out].min():g} to {returns[out].max():g})"
+        axes[0, 0].plot(episodes[out], shown[out], "x", ms=4, color="tab:red", label=text)
+    axes[0, 0].set_ylim(low - margin, high + margin)
     axes[0, 0].set_ylabel("return")
     axes[0, 0].legend(loc="best", frameon=False)
     if recorder.bad:
@@ -41,3 +49,28 @@ def write_curve(path: pathlib.Path, recorder: Recorder, title: str) -> None:
     figure.savefig(data, format="png", dpi=110)
     plt.close(figure)
     write_atomically(path, data.getvalue())
+
+
+def running_mean(returns: np.ndarray, window: int = LAST) -> np.ndarray:
+    """`[episodes]`, the mean of the last `window` of them at each episode; of fewer at first."""
+    sums = np.concatenate([[0.0], np.cumsum(returns)])
+    ends = np.arange(1, len(returns) + 1)
+    starts = np.maximum(0, ends - window)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def limits(returns: np.ndarray, smooth: np.ndarray) -> tuple[float, float]:
+    """The span of the return axis: that of all returns, without outliers that would flatten it.
+
+    Left out are the most extreme one per cent at each end, one at least, if the span of the others
+    is less than a quarter of all. The second half of the running mean is always in it.
+    """
+    ordered = np.sort(returns)
+    low, high = ordered[0], ordered[-1]
+    cut = max(1, len(returns) // 100)
+    if len(returns) > 4 * cut:
+        inner_low, inner_high = ordered[cut], ordered[-1 - cut]
+        if 0 < inner_high - inner_low < 0.25 * (high - low):
+            low, high = inner_low, inner_high
+    late = smooth[len(smooth) // 2 :]
+    return float(min(low, late.min())), float(max(high, late.max()))

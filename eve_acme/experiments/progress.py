@@ -8,6 +8,7 @@ from eve_acme.experiments import output
 from eve_acme.experiments.recorder import Recorder
 
 LINE_SECONDS = 10.0
+BAR_SECONDS = 0.5
 
 
 class Progress:
@@ -21,6 +22,8 @@ class Progress:
         self._started = time.monotonic()
         self._steps: int | None = None
         self._next_line = self._started + LINE_SECONDS
+        self._next_step = 0.0
+        self._ended = sum(recorder.lengths)  # Steps at the end of the last episode.
         self._bar: Any = None
         self.unread = False  # Whether a line has found no reader.
 
@@ -54,9 +57,24 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
+    def step(self, env_steps: int, now: float) -> None:
+        """Call at each step within an episode: shows now and then how long it is."""
+        if self._quiet or now < self._next_step:
+            return
+        self._next_step = now + BAR_SECONDS
+        within = f"step {env_steps - self._ended} of its episode"
+        text = f"{self.describe(env_steps, now)}  {within}".strip()
+        if self._bar is not None:
+            self._bar.update(self._task, description=text)
+        elif now >= self._next_line:
+            self._next_line = now + LINE_SECONDS
+            number = len(self._recorder.returns) + 1
+            self.unread = not output.say(f"episode {number}/{self._total}  {text}")
+
     def update(self, env_steps: int) -> None:
         """Call at the end of each episode."""
         now = time.monotonic()
+        self._ended = env_steps
         if self._steps is None:  # The first episode compiles; the rate counts from its end.
             self._steps, self._started, self._done = env_steps, now, len(self._recorder.returns)
         if self._quiet:
@@ -78,13 +96,13 @@ class Progress:
     def describe(self, env_steps: int, now: float) -> str:
         """Return, bad episodes, solved or not, and speed, in a line."""
         recorder = self._recorder
-        parts = [f"return {recorder.recent_return:.2f}"]
+        parts = [f"return {recorder.recent_return:.2f}"] if recorder.returns else []
         if recorder.bad:
             parts.append(f"bad {recorder.bad_fraction:.0%}")
             for name, label in (("solved_episode_10", "10%"), ("solved_episode_20", "20%")):
                 episode = recorder.solved[name]
                 parts.append(f"solved@{label} {'no' if episode is None else episode}")
-        steps = env_steps - (self._steps or 0)
+        steps = 0 if self._steps is None else env_steps - self._steps
         if steps > 0:
             parts.append(f"{steps / max(now - self._started, 1e-9):.0f} steps/s")
         return "  ".join(parts)

@@ -12,6 +12,9 @@ import numpy as np
 from eve_acme.experiments.tasks import Task
 from eve_acme.files import write_atomically
 
+LAST = 100
+"""Episodes over which a recent return is averaged."""
+
 LEAST_EPISODES = 100
 """Before so many episodes a share of good ones is luck: on small or stochastic grids a random agent
 crosses the thresholds in its first few."""
@@ -74,7 +77,7 @@ class Recorder:
 
     @property
     def recent_return(self) -> float:
-        return float(np.mean(self.returns[-100:])) if self.returns else float("nan")
+        return float(np.mean(self.returns[-LAST:])) if self.returns else float("nan")
 
     def summary(self) -> dict[str, Any]:
         """The part of summary.json that the episodes decide."""
@@ -103,6 +106,7 @@ class Recorder:
         """Writes results.csv, and links it under the name by which bsuite's loader finds it."""
         if not self.returns:
             return
+        self.write_episodes(directory)
         last = self.final_row(environment)
         rows = [row for row in environment.logged_rows if row["episode"] < last["episode"]]
         rows.append(last)
@@ -117,6 +121,16 @@ class Recorder:
             link = directory / name
             if not link.is_symlink():
                 link.symlink_to("results.csv")
+
+    def write_episodes(self, directory: pathlib.Path) -> None:
+        """Writes episodes.csv: every episode, with Deep Sea's bad ones as 1."""
+        text = io.StringIO()
+        writer = csv.writer(text)
+        bad = list(np.diff(self.bad, prepend=0)) if self.bad else [""] * len(self.returns)
+        writer.writerow(["episode", "length", "total", "bad"])
+        numbers = range(1, len(self.returns) + 1)
+        writer.writerows(zip(numbers, self.lengths, self.returns, bad, strict=True))
+        write_atomically(directory / "episodes.csv", text.getvalue().encode())
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:

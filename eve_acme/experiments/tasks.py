@@ -1,17 +1,18 @@
 """Tasks by name: bsuite's ids (`deep_sea/10`) and settings (`deep_sea:size=30`), and environments
 from outside (`gymnasium:CartPole-v1`, `package.module:function`; see `external`)."""
 
-import ast
+import contextlib
+import functools
 import inspect
-import math
 from typing import Any, NamedTuple
 
 import dm_env
 import numpy as np
 
+from eve_acme.environments.checks import TimestepCheck
 from eve_acme.environments.wrappers import OneHotAsIndex, Rotated, TwoHot
-from eve_acme.errors import UsageError
-from eve_acme.experiments import external
+from eve_acme.errors import InputError, UsageError
+from eve_acme.experiments import external, limits, literals
 
 DEEP_SEA = ("deep_sea", "deep_sea_stochastic")
 DEEP_SEA_SIZES = (2, 200)
@@ -24,6 +25,7 @@ ENCODINGS = {
 """How a Deep Sea may give its states. From bsuite's own observation (`raw`) the learner computes
 the same as from the index, at about the same speed."""
 EXTERNAL = "external"
+TRIAL_STEPS = 10_000
 
 
 class Task(NamedTuple):
@@ -89,12 +91,56 @@ def load(task: Task, seed: int) -> dm_env.Environment:
     if task.experiment == EXTERNAL:
         return external.load(task.name, seed)
     try:
-        environment = bsuite.load(task.experiment, task.settings)
-    except (TypeError, ValueError, OSError) as error:
-        raise UsageError(f"task: got {task.name!r}, which bsuite cannot load ({error})") from None
+        with external.guarded(f"task: {task.name!r}", "settings that bsuite can load"):
+            environment = bsuite.load(task.experiment, task.settings)
+    except InputError as error:
+        raise UsageError(error) from None
     _seed(environment, seed)
     make_picklable(environment)
     return environment
+
+
+@functools.lru_cache(maxsize=64)
+def try_out(name: str) -> None:
+    """Builds and steps a task's environment once, within bounds of time and memory.
+
+    bsuite's ids are known to work. Its settings must make an episode that ends; an environment
+    from outside is only asked for two steps, since its episodes may have any length.
+
+    Raises:
+      UsageError: it cannot be built, a step cannot be learnt from, or there is no end.
+    """
+    task = parse(name)
+    if task.bsuite_id is not None:
+        return
+    if task.is_deep_sea:
+        load(task, seed=0)  # Its episodes end by its size.
+        return
+    outside = task.experiment == EXTERNAL
+    allowed = "a step" if outside else "settings that bsuite can play"
+    try:
+        with external.guarded(f"task: {name!r}", allowed), limits.trial():
+            ended = _play(load(task, seed=0), 2 if outside else TRIAL_STEPS)
+        if not ended and not outside:
+            raise InputError(
+                f"task: got {name!r}, whose episode has no end within {TRIAL_STEPS} steps; allowed "
+                "are settings with shorter ones"
+            )
+    except InputError as error:
+        raise UsageError(error) from None
+
+
+def _play(environment: dm_env.Environment, steps: int) -> bool:
+    """Plays one episode of random actions; whether it ended within so many steps."""
+    check = TimestepCheck(environment.observation_spec())
+    rng = np.random.default_rng(0)
+    check(environment.reset(), 0, first=True)
+    for step in range(1, steps + 1):
+        timestep = environment.step(int(rng.integers(environment.action_spec().num_values)))
+        check(timestep, step, first=False)
+        if timestep.last():
+            return True
+    return False
 
 
 def make_picklable(environment: Any) -> None:
@@ -132,18 +178,18 @@ def _settings(name: str, experiment: str, text: str) -> dict[str, Any]:
                 f"task: got {name!r}, allowed after {experiment}: is FIELD=VALUE, "
                 f"with FIELD of {', '.join(allowed)}"
             )
+        if field in settings:
+            raise UsageError(f"task: got {name!r}, allowed is {field} once")
         if field == "encoding":
             if value not in ENCODINGS:
                 known = ", ".join(ENCODINGS)
                 raise UsageError(f"task: encoding got {value!r}, allowed is one of {known}")
             settings[field] = value
             continue
-        try:
-            settings[field] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            settings[field] = None
-        number = settings[field]
-        if not isinstance(number, int | float) or not math.isfinite(number):
+        for parse_number in (literals.number, literals.whole):
+            with contextlib.suppress(ValueError):
+                settings[field] = parse_number(value)
+        if field not in settings:
             raise UsageError(f"task: {field} got {value!r}, allowed is a finite number")
     return settings
 

@@ -12,6 +12,7 @@ import time
 import pandas as pd
 import pytest
 
+from eve_acme import files
 from eve_acme.cli import report
 from eve_acme.cli.main import main
 from eve_acme.config import EVEConfig, from_dict
@@ -117,8 +118,8 @@ def _leaves(state):
         (["run", "deep_sea:size=1000"], "task: size got 1000, allowed is"),
         (["run", "deep_sea:depth=3"], "task: got 'deep_sea:depth=3', allowed after deep_sea: is"),
         (["run", "--omega", "-3"], "omega: got -3.0, allowed is a number from"),
-        (["run", "--omega", "nan"], "omega: got nan, allowed is"),
-        (["run", "--learning-rate", "inf"], "learning_rate: got inf, allowed is"),
+        (["run", "--omega", "nan"], "--omega: got 'nan', allowed is"),
+        (["run", "--learning-rate", "inf"], "--learning-rate: got 'inf', allowed is"),
         (["run", "--omega", "many"], "argument --omega"),
         (["run", "--batch-size", "1.5"], "argument --batch-size"),
         (["run", "--episodes", "0"], "--episodes: got 0, allowed is"),
@@ -132,7 +133,7 @@ def _leaves(state):
         (["run", "--out", "x" * 300], "--out: got "),
         (["run", "--hidden", "50,,50"], "argument --hidden: got '50,,50', allowed is"),
         (["run", "--episode", "3"], "unrecognized arguments: --episode"),
-        (["run", "deep_sea:mapping_seed=-1"], "which bsuite cannot load"),
+        (["run", "deep_sea:mapping_seed=-1"], "allowed is settings that bsuite can load"),
         (["run", "deep_sea:unscaled_move_cost=1e999"], "allowed is a finite number"),
         (["run", "--agent", "dqn", "--omega", "3"], "--omega: got a value, allowed with"),
         (["sweep", "deep_sea/0", "--out", "x", "--seeds", "4-0"], "--seeds: got '4-0', allowed is"),
@@ -189,10 +190,9 @@ def test_resume_keeps_the_goal_of_the_run(tmp_path):
     """A run that was to play 9 episodes plays 9, not until solved."""
     out = tmp_path / "run"
     assert main(["run", "deep_sea:size=3", "--episodes", "6", "--out", str(out), *QUICK]) == 0
-    config = json.loads((out / "config.json").read_text())
+    config = files.read_sealed_json(out / "config.json")
     assert (config["episodes"], config["stop_when_solved"]) == (6, False)
-    config["episodes"] = 9
-    (out / "config.json").write_text(json.dumps(config))
+    files.write_sealed_json(out / "config.json", {**config, "episodes": 9})
     assert main(["run", "--resume", str(out), "--quiet"]) == 0
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["episodes"], summary["finished"]) == (9, True)

@@ -1,10 +1,13 @@
 """docker/kubernetes, against Kubernetes' own schemas. No cluster is at hand: validated, not run."""
 
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
+
+from eve_acme.config import EVEConfig
 
 FOLDER = pathlib.Path(__file__).parent.parent.parent / "docker" / "kubernetes"
 FILES = sorted(path for path in FOLDER.glob("*.yaml") if path.name != "kustomization.yaml")
@@ -44,3 +47,11 @@ def test_every_pod_is_restricted_and_all_files_are_applied():
         assert text.count(line) == pods, line
     applied = (FOLDER / "kustomization.yaml").read_text()
     assert all(f"- {path.name}\n" in applied for path in FILES)
+
+
+def test_replay_and_learner_have_room_for_all_that_replay_may_hold():
+    """As docker/README.md sizes them: a gigabyte and `replay_megabytes`, below the limit."""
+    text = (FOLDER / "replay-and-learner.yaml").read_text()
+    limits = [int(number) for number in re.findall(r"limits: {memory: (\d+)Gi}", text)]
+    assert len(limits) == 2
+    assert min(limits) * 1024 > 1024 + EVEConfig().replay_megabytes

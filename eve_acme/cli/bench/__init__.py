@@ -1,6 +1,7 @@
 """`eve bench`: how fast, beside what, and where the time goes. One file for each benchmark."""
 
 import argparse
+import contextlib
 import pathlib
 import platform
 import sys
@@ -105,15 +106,23 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name}: got {value}, allowed is a whole number from 1")
+    for name in ("tasks", "agents"):
+        if getattr(args, name) == []:
+            raise UsageError(f"--{name}: got none, allowed is one or more")
     for task in args.tasks or ():
-        tasks.parse(task)
+        tasks.try_out(task)
     for name in args.agents or ():
         if name not in CONTENDERS:
             allowed = ", ".join(CONTENDERS)
             raise UsageError(f"--agents: got {name!r}, allowed is one of {allowed}")
     args.directory = plan.new_directory(args.out, f"runs/bench-{args.what}")
     args.directory.mkdir(parents=True, exist_ok=True)
-    result = BENCHMARKS[args.what](args)
+    try:
+        result = BENCHMARKS[args.what](args)
+    except UsageError:
+        with contextlib.suppress(OSError):  # It is not empty.
+            args.directory.rmdir()
+        raise
     path = args.directory / f"{args.what}.json"
     write_json(path, {"benchmark": args.what, **_machine(args), **result})
     print(f"  files: {path}", file=sys.stderr)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from eve_acme.cli.main import RUNTIME
+from eve_acme.errors import UsageError
 
 TASKS = ("catch/0", "deep_sea/10")
 WARM_SECONDS, SECONDS = 60.0, 20.0
@@ -73,7 +74,7 @@ def ours(task: str, folder: pathlib.Path, seconds: float, *more: str) -> float:
     words += ["--replay-megabytes", "1000000", "--burn-in-episodes", "20"]
     process = start(["-m", "eve_acme.cli", *words])
     try:
-        return _rate(lambda: _status(folder / "run"), seconds)
+        return _rate(process, lambda: _status(folder / "run"), seconds)
     finally:
         process.send_signal(signal.SIGINT)
         end(process)
@@ -87,7 +88,7 @@ def stock(task: str, folder: pathlib.Path, seconds: float) -> float:
     words = ["-m", "eve_acme.cli.bench.stock", task, "2", str(limit), str(folder)]
     process = start(words, PYTHONPATH=f"{folder}:{_root()}")
     try:
-        return _rate(lambda: _steps(folder), seconds)
+        return _rate(process, lambda: _steps(folder), seconds)
     finally:
         process.send_signal(signal.SIGTERM)
         end(process)
@@ -214,11 +215,19 @@ def end(process: Any) -> None:
         process.wait()
 
 
-def _rate(read: Callable[[], tuple[int, float] | None], seconds: float) -> float:
-    """The rate at which a count grows, from when there is one; 0 if there is none in time."""
+def _rate(process: Any, read: Callable[[], tuple[int, float] | None], seconds: float) -> float:
+    """The rate at which a process's count grows, from when there is one; 0 if none is in time.
+
+    Raises UsageError if the process ends before that.
+    """
     deadline = time.monotonic() + WARM_SECONDS * 3
     first = None
     while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise UsageError(
+                f"--tasks: got one at which a program ended with exit code {process.returncode}, "
+                "allowed is one that it can learn"
+            )
         now = read()
         first = first or now
         if first and now and now[1] - first[1] >= seconds:

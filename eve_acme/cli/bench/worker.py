@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from eve_acme.cli.main import RUNTIME
+from eve_acme.errors import UsageError
 
 WARM_UP_STEPS = 200
 """All agents have begun to learn by then: their replays start at 100 or 128 steps."""
@@ -60,7 +61,10 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a contender ended with exit code {self._process.wait()}")
+            raise UsageError(
+                f"--tasks: got one at which a contender ended with exit code "
+                f"{self._process.wait()}, allowed is one that it can learn"
+            )
         return json.loads(line)
 
     def close(self) -> None:

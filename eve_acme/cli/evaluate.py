@@ -1,0 +1,189 @@
+"""`eve evaluate`: play with a trained agent, and say how good it is."""
+
+import argparse
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from eve_acme.cli import options
+from eve_acme.environments.checks import TimestepCheck
+from eve_acme.errors import InputError, UsageError
+from eve_acme.experiments import plan as plan_lib
+from eve_acme.experiments import render, tasks
+
+EPISODES = 100
+MOST_STEPS = 10_000
+EXAMPLES = """examples:
+  eve evaluate DIR                                   100 greedy episodes
+  eve evaluate DIR --episodes 3 --video play.gif
+  eve evaluate DIR --sample                          a posterior sample for each episode
+  eve evaluate DIR --env gymnasium:CartPole-v1       on another environment
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "evaluate",
+        aliases=["enjoy"],
+        help="play with a trained agent",
+        description="Loads the agent of DIR (of 'eve run', 'eve launch' or eve_acme.save), plays\n"
+        "without learning, and prints the mean return with its 95 % interval, and the length.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("run", metavar="DIR", help="where the agent is")
+    parser.add_argument("--episodes", type=int, metavar="N", help=f"default: {EPISODES}")
+    parser.add_argument("--env", metavar="TASK", help="default: what DIR was trained on")
+    parser.add_argument("--seed", type=int, help="default: one more than that of the training")
+    parser.add_argument(
+        "--sample",
+        action="store_true",
+        help="act on posterior samples, drawn as often as in training, instead of the mean",
+    )
+    parser.add_argument(
+        "--max-episode-steps",
+        type=int,
+        default=MOST_STEPS,
+        metavar="N",
+        help="cut longer episodes off (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--render", action="store_true", help="show every state, in a window or as text"
+    )
+    parser.add_argument(
+        "--video",
+        metavar="FILE",
+        help=f"write the first {render.MOST_FRAMES} states as a GIF",
+    )
+    parser.set_defaults(command=evaluate)
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """The command; gives the exit code."""
+    from eve_acme.saved import load
+
+    episodes = EPISODES if args.episodes is None else args.episodes
+    for name, value in (("episodes", episodes), ("max-episode-steps", args.max_episode_steps)):
+        if value < 1:
+            raise UsageError(f"--{name}: got {value}, allowed is a whole number from 1")
+    _check_video(args)
+    name, seed = _task_and_seed(args)
+    try:
+        agent = load(args.run)
+    except FileNotFoundError as error:
+        raise UsageError(f"DIR: {error}") from None
+    except InputError as error:
+        raise UsageError(f"DIR: got {args.run!r}, which cannot be loaded ({error})") from None
+    frames: list[Any] = []
+    environment = _environment(args, tasks.parse(name), seed, frames)
+    actions = environment.action_spec().num_values
+    if actions != agent.network.num_actions:
+        raise UsageError(
+            f"--env: got {name!r} with {actions} actions, allowed is one with the agent's "
+            f"{agent.network.num_actions}"
+        )
+    try:
+        played = [
+            _episode(agent, environment, args.max_episode_steps, _keys(args.sample, seed, i))
+            for i in range(episodes)
+        ]
+    except InputError as error:
+        raise UsageError(f"env: {name!r} does not fit the agent: {error}") from None
+    how = "posterior samples" if args.sample else "greedy"
+    print(f"{args.run} on {name}, {how}, seed {seed}: {episodes} episodes")
+    totals, lengths, cut = zip(*played, strict=True)
+    print(f"  return: {interval(totals)}")
+    print(f"  length: {interval(lengths)}")
+    if any(cut):
+        print(f"  {sum(cut)} episodes were cut off after {args.max_episode_steps} steps")
+    if args.video:
+        render.write_gif(pathlib.Path(args.video), frames)
+        print(f"  video: {args.video} ({len(frames)} states)")
+    return 0
+
+
+def interval(values: Sequence[float]) -> str:
+    """The mean with its 95 % interval of Student's t, the standard deviation and the range."""
+    from scipy import stats
+
+    numbers = np.asarray(values, float)
+    text = f"mean {numbers.mean():.3f}"
+    if len(numbers) > 1:
+        std = numbers.std(ddof=1)
+        half = stats.t.ppf(0.975, len(numbers) - 1) * std / math.sqrt(len(numbers))
+        low, high = numbers.mean() - half, numbers.mean() + half
+        text += f", 95 % interval {low:.3f} to {high:.3f}, standard deviation {std:.3f}"
+    return f"{text}, least {numbers.min():.3f}, most {numbers.max():.3f}"
+
+
+def _check_video(args: argparse.Namespace) -> None:
+    if args.video is None:
+        return
+    path = pathlib.Path(args.video)
+    if path.suffix.lower() != ".gif" or not path.parent.is_dir() or path.is_dir():
+        raise UsageError(
+            f"--video: got {args.video!r}, allowed is a file in a folder that exists, with a name "
+            "that ends in .gif"
+        )
+    if args.render:
+        raise UsageError(f"--video: got {args.video!r}, allowed is one of --video and --render")
+
+
+def _task_and_seed(args: argparse.Namespace) -> tuple[str, int]:
+    """What to play, and with which seed: as given, or else from the run's config.json."""
+    folder = pathlib.Path(args.run)
+    name, trained = args.env, -1
+    if name is None or (folder / "config.json").exists():
+        plan = plan_lib.from_directory(folder, field="DIR (without it, give --env)")
+        if plan.agent != "eve":
+            raise UsageError(f"DIR: got a run of {plan.agent!r}, allowed is one of eve")
+        name, trained = name or plan.task, plan.seed
+    return name, options.checked_seed(trained + 1 if args.seed is None else args.seed)
+
+
+def _environment(args: argparse.Namespace, task: tasks.Task, seed: int, frames: list[Any]) -> Any:
+    def keep(frame: Any) -> None:
+        if len(frames) < render.MOST_FRAMES:
+            frames.append(frame)
+
+    if args.video:
+        raw = render.load(task, seed, render.VIDEO, keep)
+    elif args.render:
+        raw = render.load(
+            task, seed, render.SCREEN, lambda frame: print(render.as_text(frame), flush=True)
+        )
+    else:
+        raw = tasks.load(task, seed)
+    return tasks.compact(task, raw)
+
+
+def _keys(sample: bool, seed: int, episode: int) -> Any:
+    """A function from the number of a posterior sample to its key; None for greedy play."""
+    import jax
+
+    if not sample:
+        return None
+    key = jax.random.fold_in(jax.random.PRNGKey(seed), episode)
+    return lambda number: jax.random.fold_in(key, number)
+
+
+def _episode(agent: Any, environment: Any, most: int, keys: Any) -> tuple[float, int, bool]:
+    """Plays one: its return, its length, and whether it was cut off."""
+    check = TimestepCheck(agent.observation_spec)
+    timestep = environment.reset()
+    check(timestep, 0)
+    total, length, every = 0.0, 0, agent.config.renew_steps
+    act = agent.policy()
+    while not timestep.last() and length < most:
+        if keys is not None and (length == 0 or (every and length % every == 0)):
+            act = agent.policy(keys(length))
+        timestep = environment.step(act(timestep.observation))
+        length += 1
+        check(timestep, length)
+        total += float(timestep.reward)
+    return total, length, not timestep.last()

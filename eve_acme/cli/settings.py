@@ -1,0 +1,87 @@
+"""Options from a TOML file (`--config FILE`), and as one (`--print-config`)."""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+from typing import Any
+
+from eve_acme.errors import UsageError
+from eve_acme.experiments.plan import Plan
+
+NOT_IN_FILES = ("command", "config_file", "print_config", "out", "resume", "quiet")
+
+
+def words(args: argparse.Namespace) -> list[str]:
+    """The settings of `args.config_file` as words of a command line; raises UsageError.
+
+    Args:
+      args: what the command line alone says. Its task, --env or --resume replaces the file's task.
+    """
+    path = args.config_file
+    known = sorted(set(vars(args)) - set(NOT_IN_FILES))
+    result, task = [], []
+    for name, value in _read(path).items():
+        if name not in known:
+            raise UsageError(f"--config: {path} has {name!r}, allowed is one of {', '.join(known)}")
+        if name in ("task", "env"):
+            task = [_word(path, name, value)]
+        elif isinstance(value, bool):
+            flag = name.replace("_", "-")
+            if value:
+                result.append(f"--{flag}")
+            elif name != "stop_when_solved":
+                result.append(f"--no-{flag}")
+        else:
+            result.append(f"--{name.replace('_', '-')}={_word(path, name, value)}")
+    given = [getattr(args, name, None) for name in ("task", "env", "resume")]
+    return result + ([] if any(value is not None for value in given) else task)
+
+
+def text(plan: Plan, preset: str) -> str:
+    """A plan as such a file, every hyper-parameter of EVE with its meaning."""
+    lines = [f"task = {_toml(plan.task)}"]
+    if plan.agent != "eve":
+        lines.append(f"agent = {_toml(plan.agent)}")
+    elif plan.engine == "acme":
+        lines.append(f"engine = {_toml(plan.engine)}")
+    for name in ("seed", "episodes", "stop_when_solved"):
+        lines.append(f"{name} = {_toml(getattr(plan, name))}")
+    if plan.agent != "eve":
+        return "\n".join(lines) + "\n"
+    lines += ["", f"preset = {_toml(preset)}"]
+    for field in dataclasses.fields(plan.config):
+        value = _toml(getattr(plan.config, field.name))
+        lines += [f"# {field.metadata['help']}", f"{field.name} = {value}"]
+    return "\n".join(lines) + "\n"
+
+
+def _read(path: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError) as error:  # TOML's and Unicode's errors are ValueErrors.
+        raise UsageError(f"--config: got {path!r}, allowed is a TOML file ({error})") from None
+
+
+def _word(path: str, name: str, value: Any) -> str:
+    if isinstance(value, list) and all(type(entry) is int for entry in value):
+        return ",".join(map(str, value))
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)
+    raise UsageError(
+        f"--config: {path} has {name} = {value!r}, allowed is a number, a string, true, false or "
+        "a list of whole numbers"
+    )
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value)  # Strings, whole numbers and booleans are written alike.
