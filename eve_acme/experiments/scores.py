@@ -51,13 +51,12 @@ def by_seed(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame[frame["finished"] & frame["task"].isin(set(sweep.SWEEP))]
     for (agent, setting, seed), runs in frame.groupby(["agent", "setting", "seed"], sort=False):
         shared = dict(agent=agent, setting=setting, seed=seed)
-        for threshold in THRESHOLDS:
-            rows += [shared | row for row in _experiments(runs, threshold)]
+        rows += [shared | row for row in _experiments(runs)]
     columns = ["agent", "setting", "seed", "threshold", "experiment", "score"]
     return pd.DataFrame(rows, columns=[*columns, "tags", "ids", "all_ids", "complete"])
 
 
-def _experiments(runs: pd.DataFrame, threshold: str) -> Iterator[dict[str, Any]]:
+def _experiments(runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
     from bsuite import sweep
     from bsuite.experiments import summary_analysis
 
@@ -68,23 +67,23 @@ def _experiments(runs: pd.DataFrame, threshold: str) -> Iterator[dict[str, Any]]
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if experiment == "deep_sea":
-                score = deep_sea_score(data, THRESHOLDS[threshold])
+                found = {name: deep_sea_score(data, level) for name, level in THRESHOLDS.items()}
             else:
                 score = float(summary_analysis.bsuite_score(data)["score"].iloc[0])
-        if math.isnan(score):
-            continue
+                found = dict.fromkeys(THRESHOLDS, score)
         ends = data.groupby("bsuite_id")[["episode", "solved_20"]].max()
         enough = (ends["episode"] >= info.episode) | ends["solved_20"].notna()
         all_ids = sum(i.startswith(f"{experiment}{sweep.SEPARATOR}") for i in sweep.SWEEP)
-        yield dict(
-            threshold=threshold,
+        shared = dict(
             experiment=experiment,
-            score=score,
             tags=tuple(info.tags),
             ids=len(ends),
             all_ids=all_ids,
             complete=len(ends) == all_ids and bool(enough.all()),
         )
+        for threshold, score in found.items():
+            if not math.isnan(score):
+                yield dict(shared, threshold=threshold, score=score)
 
 
 def bsuite_frame(runs: pd.DataFrame) -> pd.DataFrame:
@@ -113,31 +112,26 @@ def of_run(frame: pd.DataFrame) -> float | None:
     return float(scores["score"].iloc[0]) if len(scores) else None
 
 
-def interquartile_mean(scores: np.ndarray) -> float:
+def interquartile_mean(scores: np.ndarray, axis: int | None = None) -> Any:
     """The mean of the middle half of all scores: rliable's `aggregate_iqm`, which is this."""
     from scipy import stats
 
-    return float(stats.trim_mean(scores, proportiontocut=0.25, axis=None))
+    return stats.trim_mean(scores, proportiontocut=0.25, axis=axis)
 
 
-def estimate(
-    rows: Sequence[np.ndarray], statistic: Callable[[np.ndarray], float] = np.mean
-) -> Estimate:
+def estimate(rows: Sequence[np.ndarray], statistic: Callable[..., Any] = np.mean) -> Estimate:
     """A statistic of all scores, with its interval by a stratified bootstrap.
 
     Args:
       rows: for each experiment (the stratum) the scores of its seeds.
-      statistic: of all scores in one array.
+      statistic: `(scores, axis) -> ` that of all scores along the axis.
     """
-    value = float(statistic(np.concatenate(rows)))
+    value = float(statistic(np.concatenate(rows), axis=0))
     if max(map(len, rows)) < 2:
         return Estimate(value, math.nan, math.nan)
     rng = np.random.default_rng(0)
-    drawn = [
-        statistic(np.concatenate([rng.choice(row, len(row)) for row in rows]))
-        for _ in range(RESAMPLES)
-    ]
-    low, high = np.percentile(drawn, [2.5, 97.5])
+    drawn = np.concatenate([rng.choice(row, (RESAMPLES, len(row))) for row in rows], axis=1)
+    low, high = np.percentile(statistic(drawn, axis=1), [2.5, 97.5])
     return Estimate(value, float(low), float(high))
 
 
@@ -182,6 +176,7 @@ def by_tag(scores: pd.DataFrame) -> pd.DataFrame:
             strata = [of["score"].to_numpy() for _, of in tagged.groupby("experiment")]
             if not strata:
                 continue
+            everything = len(strata) == experiments_with(tag)
             rows.append(
                 dict(
                     agent=agent,
@@ -192,13 +187,15 @@ def by_tag(scores: pd.DataFrame) -> pd.DataFrame:
                     iqm=estimate(strata, interquartile_mean),
                     seeds=min(map(len, strata)),
                     experiments=len(strata),
-                    complete=bool(tagged["complete"].all()) and len(strata) == _tagged(tag),
+                    complete=everything and bool(tagged["complete"].all()),
                 )
             )
-    return pd.DataFrame(rows)
+    columns = ["agent", "setting", "threshold", "tag", "mean", "iqm", "seeds"]
+    return pd.DataFrame(rows, columns=[*columns, "experiments", "complete"])
 
 
-def _tagged(tag: str) -> int:
+def experiments_with(tag: str) -> int:
+    """How many of bsuite's experiments have a tag."""
     from bsuite.experiments import summary_analysis
 
     return sum(tag in info.tags for info in summary_analysis.BSUITE_INFO.values())

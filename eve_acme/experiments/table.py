@@ -176,6 +176,11 @@ def is_done(last: pd.DataFrame, key: Key, episodes: int, stop_when_solved: bool)
     return bool(enough.any())
 
 
+def empty() -> pd.DataFrame:
+    """A table without rows."""
+    return _frame([])
+
+
 def _path(directory: pathlib.Path) -> pathlib.Path | None:
     return next((directory / name for name in FILES if (directory / name).exists()), None)
 
@@ -207,7 +212,7 @@ def _merged(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
         seen.update(keys)
     kept = [frame.dropna(axis=1, how="all") for frame in kept if len(frame)]
     if not kept:
-        return _frame([])
+        return empty()
     return _ordered(pd.concat(kept, ignore_index=True))
 
 
