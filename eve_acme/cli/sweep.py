@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from eve_acme.cli import options, report
+from eve_acme.cli import options
 from eve_acme.errors import UsageError
+from eve_acme.experiments import overview, sweeps, table, tasks
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.experiments import sweeps, table, tasks
 from eve_acme.files import Damaged, read_sealed_json, write_atomically
 
 POLL_SECONDS = 0.5
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     if args.only is None and (known is not None or any(directory.rglob("summary.json"))):
         path = table.write(directory)
         print(f"table: {path}", file=sys.stderr)
-        print(report.markdown(table.read(path)))
+        print(overview.markdown(table.read(path)))
     if left_over:
         print(f"not started, for want of time: {len(left_over)} runs; call it again:")
         for left_run in left_over[:20]:

@@ -180,10 +180,9 @@ def inline(figure: Any, label: str) -> str:
             element.set(name.partition("}")[2], element.attrib.pop(name))
     for unwanted in root.findall("metadata"):
         root.remove(unwanted)
-    width, height = (
-        float(root.attrib.pop(name).removesuffix("pt")) for name in ("width", "height")
-    )
-    root.set("style", f"max-width:{width * 4 / 3:.0f}px;aspect-ratio:{width:.0f}/{height:.0f}")
+    width = float(root.attrib.pop("width").removesuffix("pt"))
+    del root.attrib["height"]
+    root.set("style", f"max-width:{width * 4 / 3:.0f}px;min-width:{width:.0f}px")
     root.set("role", "img")
     root.set("aria-label", label)
     text = ElementTree.tostring(root, encoding="unicode")
