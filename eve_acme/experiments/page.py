@@ -63,7 +63,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         for row in rows
     )
     return (
-        '<div class="scroll"><table>\n'
+        '<div class="scroll rows"><table>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>"
     )
 
@@ -95,7 +95,8 @@ main {{ display: grid; gap: 1.8rem 2rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 36rem), 1fr)) }}
 section {{ min-width: 0 }}
 .wide {{ grid-column: 1 / -1 }}
-.scroll {{ overflow-x: auto; max-height: 44rem }}
+.scroll {{ overflow-x: auto }}
+.rows {{ max-height: 44rem }}
 svg {{ display: block; width: 100%; height: auto }}
 svg g:hover > path, svg g:hover > use {{ stroke-width: 3px }}
 table {{ border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums }}

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from eve_acme.errors import UsageError
-from eve_acme.experiments import overview, page, scores, table
+from eve_acme.experiments import overview, page, scores, table, tasks
 from eve_acme.experiments.figures import FIGURES, Request, deep_sea, draw, settings, style
 from eve_acme.experiments.figures.curves import tasks_of
 
@@ -72,8 +72,8 @@ def _requests(name: str, request: Request) -> list[Request]:
         found = settings.sensitivity_tasks(frame)
         return [dataclasses.replace(request, task=task) for task in found]
     if name == "curves":
-        found = tasks_of(request.main())[:MOST_CURVES]
-        return [dataclasses.replace(request, task=task) for task in found]
+        found = [task for task in tasks_of(request.main()) if not tasks.parse(task).is_deep_sea]
+        return [dataclasses.replace(request, task=task) for task in found[:MOST_CURVES]]
     if name == "failures":
         sizes = set(deep_sea.runs_of(request.main())["size"])
         size = 30 if 30 in sizes or not sizes else max(sizes)

@@ -118,7 +118,7 @@ def sizes(request: Request) -> Any:
     ticks = sorted({*ends["size"], *budget})
     axis.set_xticks(ticks, list(map(str, ticks)))
     axis.set_xticks([], minor=True)
-    axis.set_title("Deep Sea: episodes to solve (dotted: the least that the rule allows)")
+    axis.set_title("Deep Sea: episodes to solve (dotted: the least possible)")
     style.legend(figure, entries)
     return figure
 

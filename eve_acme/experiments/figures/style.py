@@ -63,6 +63,7 @@ RC = {
     "legend.fontsize": 8,
 }
 _HOVER = "hover:"
+_SVG = "http://www.w3.org/2000/svg"
 
 
 @contextlib.contextmanager
@@ -115,7 +116,9 @@ def colours(series: Sequence[Series]) -> dict[Series, str]:
     }
 
 
-def new(columns: int = 1, rows: int = 1, size: tuple[float, float] = (6.4, 4), **more: Any) -> Any:
+def new(
+    columns: int = 1, rows: int = 1, size: tuple[float, float] = (5.4, 3.9), **more: Any
+) -> Any:
     """A figure with `[rows, columns]` axes, without any window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -159,21 +162,14 @@ def seeds(number: int) -> str:
 
 def save(figure: Any) -> dict[str, bytes]:
     """The figure as files, by their suffix: PNG and SVG, the latter with texts for the pointer."""
-    files = {}
-    with house():
-        for suffix, more in (("png", dict(dpi=150)), ("svg", dict(metadata=dict(Date=None)))):
-            data = io.BytesIO()
-            figure.savefig(data, format=suffix, **more)
-            files[suffix] = data.getvalue()
-    ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
+    ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
-    files["svg"] = ElementTree.tostring(_titled(files["svg"]))
-    return files
+    return dict(png=_drawn(figure, "png", dpi=150), svg=ElementTree.tostring(_svg(figure)))
 
 
 def inline(figure: Any, label: str) -> str:
     """The figure as an `svg` element of a page, whose colours follow those of the page."""
-    root = _titled(save(figure)["svg"])
+    root = _svg(figure)
     for element in root.iter():
         element.tag = element.tag.partition("}")[2]
         for name in [name for name in element.attrib if name.startswith("{")]:
@@ -182,7 +178,8 @@ def inline(figure: Any, label: str) -> str:
         root.remove(unwanted)
     width = float(root.attrib.pop("width").removesuffix("pt"))
     del root.attrib["height"]
-    root.set("style", f"max-width:{width * 4 / 3:.0f}px;min-width:{width:.0f}px")
+    # In points, of which a pixel is 3/4: a single chart fits a telephone, and larger ones scroll.
+    root.set("style", f"min-width:{0.92 * width:.0f}px;max-width:{1.6 * width:.0f}px")
     root.set("role", "img")
     root.set("aria-label", label)
     text = ElementTree.tostring(root, encoding="unicode")
@@ -196,14 +193,21 @@ def variable(colour: str) -> str:
     return f"--c{colour.removeprefix('#')}"
 
 
-def _titled(svg: bytes) -> ElementTree.Element:
-    """An SVG whose elements with a text for the pointer have it as their title."""
-    root = ElementTree.fromstring(svg)
+def _drawn(figure: Any, suffix: str, **more: Any) -> bytes:
+    data = io.BytesIO()
+    with house():
+        figure.savefig(data, format=suffix, **more)
+    return data.getvalue()
+
+
+def _svg(figure: Any) -> ElementTree.Element:
+    """The figure as SVG, in which elements with a text for the pointer have it as their title."""
+    root = ElementTree.fromstring(_drawn(figure, "svg", metadata=dict(Date=None)))
     for element in root.iter():
         name = element.get("id", "")
         if name.startswith(_HOVER):
             del element.attrib["id"]
-            title = ElementTree.Element("{http://www.w3.org/2000/svg}title")
+            title = ElementTree.Element(f"{{{_SVG}}}title")
             title.text = name.removeprefix(_HOVER)
             element.insert(0, title)
     return root

@@ -28,7 +28,7 @@ def radar(request: Request) -> Any:
         )
     series = style.series_of(enough)
     colours = style.colours(series)
-    figure, axes = style.new(size=(6.6, 5.6), subplot_kw=dict(polar=True))
+    figure, axes = style.new(size=(5.4, 5.0), subplot_kw=dict(polar=True))
     axis = axes[0, 0]
     angles = dict(zip(shown, np.linspace(0, 2 * np.pi, len(shown), endpoint=False), strict=True))
     entries = []
@@ -47,11 +47,13 @@ def radar(request: Request) -> Any:
     most = tags.groupby("tag")["experiments"].max()
     names = [
         tag.replace("_", "\n")
-        + ("" if most[tag] == counts[tag] else f"\n({most[tag]} of {counts[tag]} experiments)")
+        + ("" if most[tag] == counts[tag] else f"\n({most[tag]} of {counts[tag]})")
         for tag in shown
     ]
     axis.set_xticks(list(angles.values()), names)
-    axis.tick_params(axis="x", pad=14)
+    for label, angle in zip(axis.get_xticklabels(), angles.values(), strict=True):
+        side = round(float(np.cos(angle)), 3)
+        label.set_ha("left" if side > 0 else "right" if side < 0 else "center")
     axis.set_ylim(0, 1)
     axis.set_yticks([0.25, 0.5, 0.75, 1.0], [".25", ".5", ".75", "1"], fontsize=7)
     axis.set_title(
@@ -91,7 +93,7 @@ def intervals(request: Request) -> Any:
         lines.append(
             ("interquartile mean", {one: scores.estimate(s, iqm) for one, s in strata.items()})
         )
-    figure, axes = style.new(size=(6.4, 1.3 + len(lines) * (0.16 + 0.13 * len(series))))
+    figure, axes = style.new(size=(5.4, 1.3 + len(lines) * (0.16 + 0.13 * len(series))))
     axis = axes[0, 0]
     for row, (name, estimates) in enumerate(lines):
         for one, (value, low, high) in estimates.items():
@@ -103,7 +105,7 @@ def intervals(request: Request) -> Any:
     axis.set_yticks(range(len(lines)), [name for name, _ in lines])
     axis.set_ylim(len(lines) - 0.5, -0.5)
     axis.set_xlim(-0.03, 1.03)
-    axis.set_xlabel(f"bsuite's score (Deep Sea solved at {request.threshold} good episodes)")
+    axis.set_xlabel(f"bsuite's score (Deep Sea solved at {request.threshold} good)")
     axis.grid(axis="y", visible=False)
     entries = []
     for one in series:
