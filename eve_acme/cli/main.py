@@ -18,9 +18,10 @@ RUNTIME = {
 }
 """How JAX's CPU runtime and NumPy are fastest at this. Minibatches of 12 are too small to share
 between threads: the first flag keeps an operation to one, PJRT_NPROC several operations, and the
-last NumPy's products, whose threads spin while they wait for each other (`./eve` sets it for this
-process, which has loaded NumPy by now; processes that it starts inherit it from here). Fast math lets XLA
-add up in another order and multiply and add in one instruction; it still honours NaN and infinity.
+last NumPy's products, whose threads spin while they wait for each other. (`./eve` sets it for this
+process, which has loaded NumPy by now; processes that it starts inherit it from here.) Fast math
+lets XLA add up in another order and multiply and add in one instruction; it still honours NaN and
+infinity.
 """
 
 
