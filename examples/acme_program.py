@@ -19,7 +19,7 @@ def main(episodes: int = 300) -> float:
     environment = wrappers.SinglePrecisionWrapper(Catch(seed=0))
     spec = specs.make_environment_spec(environment)
     network = make_networks(spec, config)
-    builder = EVEBuilder(config)
+    builder = EVEBuilder(config, limited=False)  # LocalLayout keeps the samples per insert itself.
     agent = local_layout.LocalLayout(
         seed=0,
         environment_spec=spec,
