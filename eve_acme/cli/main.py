@@ -106,6 +106,7 @@ def _parser() -> Any:
         run,
         spread,
         sweep,
+        watch,
     )
 
     parser = options.Parser(
@@ -118,6 +119,7 @@ def _parser() -> Any:
     for command in (
         run,
         launch,
+        watch,
         evaluate,
         sweep,
         report,

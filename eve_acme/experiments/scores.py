@@ -58,8 +58,8 @@ def by_seed(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _experiments(runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
     from bsuite import sweep
-    from bsuite.experiments import summary_analysis
 
+    summary_analysis = _analysis()
     for experiment, part in runs.groupby(runs["task"].str.split("/").str[0]):
         data = bsuite_frame(part)
         info = summary_analysis.BSUITE_INFO[experiment]
@@ -107,6 +107,10 @@ def deep_sea_score(frame: pd.DataFrame, threshold: float) -> float:
 def of_run(frame: pd.DataFrame) -> float | None:
     """What bsuite's own analysis, as it is shipped, says of one run; None if it knows no such task
     or the run is not finished."""
+    from bsuite import sweep
+
+    if frame["task"].iloc[0] not in sweep.SWEEP:
+        return None
     scores = by_seed(frame)
     scores = scores[scores["threshold"] == "10 %"]
     return float(scores["score"].iloc[0]) if len(scores) else None
@@ -196,6 +200,13 @@ def by_tag(scores: pd.DataFrame) -> pd.DataFrame:
 
 def experiments_with(tag: str) -> int:
     """How many of bsuite's experiments have a tag."""
-    from bsuite.experiments import summary_analysis
+    return sum(tag in info.tags for info in _analysis().BSUITE_INFO.values())
 
-    return sum(tag in info.tags for info in summary_analysis.BSUITE_INFO.values())
+
+def _analysis() -> Any:
+    """bsuite's analysis, whose import changes Matplotlib's parameters, without that change."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        from bsuite.experiments import summary_analysis
+    return summary_analysis

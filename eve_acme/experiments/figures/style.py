@@ -69,7 +69,6 @@ _SVG = "http://www.w3.org/2000/svg"
 @contextlib.contextmanager
 def house() -> Iterator[None]:
     """Sets Matplotlib's parameters to the house style, whatever they were."""
-    import bsuite.utils.plotting  # noqa: F401 Changes the parameters when it is first imported.
     import matplotlib
 
     with matplotlib.rc_context():
