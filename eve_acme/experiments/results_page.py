@@ -24,7 +24,8 @@ TITLES = dict(
     curves="Learning curves",
 )
 NOTES = ("*.md", "*.toml", "*.txt")
-"""Files beside a table that say how it was made: commands, commits, sweeps."""
+"""Files beside a table that say how it was made: commands, commits. NAME.toml beside the folder
+NAME, the sweep, is one too."""
 MOST_CURVES = 6
 
 
@@ -127,7 +128,9 @@ def _interval(found: Any) -> str:
 
 def _notes(folders: tuple[pathlib.Path, ...]) -> Iterator[page.Section]:
     for folder in folders:
-        beside = folder if folder.is_dir() else folder.parent
-        for path in [path for pattern in NOTES for path in sorted(beside.glob(pattern))]:
+        beside = (folder if folder.is_dir() else folder.parent).resolve()
+        spec = beside.with_name(f"{beside.name}.toml")
+        paths = [path for pattern in NOTES for path in sorted(beside.glob(pattern))]
+        for path in [*paths, spec] if spec.exists() else paths:
             text = path.read_text(errors="replace")
-            yield page.Section(f"{beside.name}/{path.name}", page.preformatted(text))
+            yield page.Section(f"{path.parent.name}/{path.name}", page.preformatted(text))
