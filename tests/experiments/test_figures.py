@@ -130,6 +130,15 @@ def test_only_the_agents_that_were_asked_for(frame):
     assert not any(text.startswith("EVE, ") for text in shown)
 
 
+def test_encodings_of_two_agents_are_not_compared():
+    runs = [
+        result_tables.deep_sea("eve", "default", "deep_sea:size=10", 0, 120),
+        result_tables.deep_sea("dqn", "default", "deep_sea:size=10,encoding=raw", 0),
+    ]
+    with pytest.raises(UsageError, match="no deep_sea in two encodings"):
+        draw("encodings", Request(pd.concat(runs)))
+
+
 def test_spread_is_that_of_a_probe(tmp_path, frame):
     (tmp_path / "probe.csv").write_text("visits,std\n0,2.0\n0,1.0\n9,0.1\n")
     (tmp_path / "probe.json").write_text('{"title": "eve on deep_sea:size=3"}')

@@ -66,6 +66,8 @@ def failures(request: Request) -> Any:
                 [end] = axis.plot(last["episode"], share.iloc[-1], "o", ms=4, color=colours[one])
                 style.hover(end, f"{style.run_text(last)}: stopped when solved")
         stopped = ", stopped when solved" if of_one["stopped"].ne("").any() else ""
+        unfinished = sum(not run["finished"].iloc[-1] for _, run in runs)
+        stopped += f", {unfinished} not finished" if unfinished else ""
         entries.append((f"{one.name}, {style.seeds(len(runs))}{stopped}", colours[one]))
     for threshold in scores.THRESHOLDS.values():
         axis.axhline(threshold, ls=":", lw=1, color=style.INK)
@@ -138,14 +140,14 @@ def exponent(size: np.ndarray, episodes: np.ndarray) -> float | None:
 def encodings(request: Request) -> Any:
     """Episodes to solve for each encoding of Deep Sea's states, a panel for each size."""
     ends = ends_of(runs_of(request.main()))
-    if ends["encoding"].nunique() < 2:
-        raise UsageError(
-            "figure: got RESULTS with one encoding of deep_sea or none, allowed for encodings are "
-            "two or more"
-        )
-    names = dict(index="index", raw="bsuite's own", rotated="rotated", two_hot="two-hot")
     several = ends.groupby(["agent", "setting", "size"])["encoding"].transform("nunique") > 1
     ends = ends[several]
+    if ends.empty:
+        raise UsageError(
+            "figure: got RESULTS with no deep_sea in two encodings, allowed for encodings is an "
+            "agent with two or more"
+        )
+    names = dict(index="index", raw="bsuite's own", rotated="rotated", two_hot="two-hot")
     series = style.series_of(ends)
     panels = []
     for size, of_size in ends.groupby("size"):
