@@ -62,6 +62,8 @@ def test_the_number_of_seeds_is_shown(drawn):
 
 def test_references_are_labelled(drawn):
     assert "reference: the budget of HyperAgent's scripts" in texts(drawn["sizes"])
+    assert "reference: the paper's text, fewer bad than this" in texts(drawn["failures"])
+    assert any("shaded: good by the paper's text" in text for text in texts(drawn["sensitivity"]))
 
 
 def test_the_exponent_of_a_power_law():

@@ -13,6 +13,8 @@ from eve_acme.experiments.figures.strips import Panel, strips
 
 HYPERAGENT = {20: 2500, 50: 4000, 100: 10_000, 120: 12_500}
 """Episodes that HyperAgent's scripts (Li et al. 2024) allow for each size."""
+PAPER_SIZE, PAPER_EPISODES, PAPER_BAD = 30, 10_000, 0.3
+"""The paper's text: on 30x30, more than 70 % of 10,000 episodes are good."""
 DIRECT = ("index", "raw")
 """Encodings from which the agent computes the same."""
 
@@ -69,6 +71,9 @@ def failures(request: Request) -> Any:
         unfinished = sum(not run["finished"].iloc[-1] for _, run in runs)
         stopped += f", {unfinished} not finished" if unfinished else ""
         entries.append((f"{one.name}, {style.seeds(len(runs))}{stopped}", colours[one]))
+    if size == PAPER_SIZE:
+        axis.plot(PAPER_EPISODES, PAPER_BAD, "v", ms=6, color=style.INK)
+        entries.append(("reference: the paper's text, fewer bad than this", style.INK))
     for threshold in scores.THRESHOLDS.values():
         axis.axhline(threshold, ls=":", lw=1, color=style.INK)
         axis.text(1, threshold, f"{1 - threshold:.0%} good", va="bottom", fontsize=7)
