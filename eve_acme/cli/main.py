@@ -14,10 +14,14 @@ from eve_acme.experiments import output
 RUNTIME = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false --xla_cpu_enable_fast_math=true",
     "PJRT_NPROC": "1",
+    "OPENBLAS_NUM_THREADS": "1",
 }
-"""How JAX's CPU runtime is fastest at this. Minibatches of 12 are too small to share between
-threads: the first flag keeps an operation to one, the last several operations. Fast math lets XLA
-add up in another order and multiply and add in one instruction; it still honours NaN and infinity.
+"""How JAX's CPU runtime and NumPy are fastest at this. Minibatches of 12 are too small to share
+between threads: the first flag keeps an operation to one, PJRT_NPROC several operations, and the
+last NumPy's products, whose threads spin while they wait for each other. (`./eve` sets it for this
+process, which has loaded NumPy by now; processes that it starts inherit it from here.) Fast math
+lets XLA add up in another order and multiply and add in one instruction; it still honours NaN and
+infinity.
 """
 
 

@@ -312,9 +312,10 @@ def _normalised(h: jax.Array) -> jax.Array:
 
 
 def _mlp(
-    config: EVEConfig, rows: int, fan_in: int, num_actions: int, x: Any, one_hot: jax.Array
+    config: EVEConfig, rows: int, fan_in: int, num_actions: int, x: Any, one_hot: jax.Array | None
 ) -> jax.Array:
-    """`[..., outputs]` for actions as one-hot `[..., num_actions]`; x is read once."""
+    """`[..., outputs]` for actions as one-hot `[..., num_actions]`, None for all of them in order;
+    x is read once."""
     activation = _ACTIVATIONS[config.activation]
     norm = _normalised if config.layer_norm else lambda h: h
     own = config.first_layer == "by_action"
@@ -322,7 +323,7 @@ def _mlp(
     parts = FirstLayer(rows, blocks, config.hidden[0], fan_in)(x)
     h = parts[0]
     if own:
-        h = h + one_hot @ parts[1:]
+        h = h + (parts[1:] if one_hot is None else one_hot @ parts[1:])
     h = activation(norm(h))
     for units in config.hidden[1:]:
         h = activation(norm(hk.Linear(units, name="hidden")(h)))
@@ -338,21 +339,20 @@ def _network(
     num_actions: int,
     **more: Any,
 ) -> Network:
-    """`forward(x, one_hot)` as a network."""
+    """`forward(x, one_hot)` as a network; `one_hot` is None for the values of all actions."""
     own = config.first_layer == "by_action"
     init, pure = _pure(forward)
-    eye = np.eye(num_actions, dtype=np.float32)
 
     def value(params: Params, x: Any, action: Array) -> jax.Array:
         q = pure(params, x, jax.nn.one_hot(action, num_actions))
         return q[0] if own else q[action]
 
     def apply(params: Params, x: Any) -> jax.Array:
-        q = pure(params, x, eye)
+        q = pure(params, x, None)
         return q[:, 0] if own else q
 
     return Network(
-        init=lambda key: init(key, dummy, eye[0]),
+        init=lambda key: init(key, dummy, None),
         encode=encode,
         apply=apply,
         value=value,
@@ -405,7 +405,7 @@ def _vector_mlp(
 def _image_mlp(config: EVEConfig, shape: tuple[int, ...], torso: str, num_actions: int) -> Network:
     """The MLP on what a torso makes of images of this shape."""
 
-    def forward(image: jax.Array, one_hot: jax.Array) -> jax.Array:
+    def forward(image: jax.Array, one_hot: jax.Array | None) -> jax.Array:
         x = images.TORSOS[torso](image, _ACTIVATIONS[config.activation])
         rows = x.size * (1 + num_actions if config.first_layer == "by_action" else 1)
         return _mlp(config, rows, x.size, num_actions, x, one_hot)

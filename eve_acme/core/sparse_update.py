@@ -126,13 +126,18 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
         batches = update.encoded(network, batches, known.units)
         rest, randomness = update.begin_round(config, small_network, state.rest, batches, known)
 
-        def body(state: RowState, inputs: Any) -> tuple[RowState, update.Metrics]:
-            batch, normals, shares = inputs
-            return learn_minibatch(config, network, state, batch, normals, known, shares)
+        def learn(state: RowState, *inputs: Any) -> tuple[RowState, update.Metrics]:
+            return learn_minibatch(config, network, state, known, *inputs)
 
-        inputs = (batches, randomness, known.shares)
-        state, metrics = update.scan(body, state._replace(rest=rest), inputs)
-        return state, jax.tree_util.tree_map(jnp.mean, metrics)
+        return update.learn_round(
+            config,
+            state._replace(rest=rest),
+            batches,
+            randomness,
+            known,
+            functools.partial(look_ahead, config, network),
+            learn,
+        )
 
     def posterior(state: RowState, n: Array, *known: Any) -> Posterior:
         return update.posterior_of(config, to_dense(config, state), n, *known)
@@ -140,34 +145,31 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
     return update.Learner(init, step, posterior)
 
 
+def look_ahead(
+    config: EVEConfig, network: Network, state: RowState, x: Rows
+) -> tuple[Network, update.State, Rows]:
+    """A network and a dense state of just the rows that inputs `[N, ...]` read, and the inputs as
+    places there.
+
+    Equal rows stand several times where their values alone are read. Samples of weights need one
+    place for each.
+    """
+    assert network.with_rows is not None
+    small, x = _small(config, state, x, config.predictive == "network")
+    return network.with_rows(x.index.size), small, x
+
+
 def learn_minibatch(
     config: EVEConfig,
     network: Network,
     state: RowState,
-    batch: Transition,
-    randomness: Any,
     known: update.Round,
-    shares: Any,
+    batch: Transition,
+    q_t: jax.Array,
+    randomness: update.Randomness,
 ) -> tuple[RowState, update.Metrics]:
-    """`update.learn_minibatch` on first layers of just the rows that the minibatch reads.
-
-    One is of the next states' rows, whose posterior alone is needed. The other is of the rows that
-    are trained.
-    """
+    """`update.learn_minibatch` on a first layer of just the rows that are trained."""
     assert network.with_rows is not None
-    ahead, x_t = _small(config, state, batch.o_t)
-    posterior = update.posterior_of(config, ahead, known.n)
-    q_t = update.bootstrap_values(
-        config,
-        network.with_rows(x_t.index.size),
-        ahead.params,
-        posterior,
-        x_t,
-        randomness,
-        known.explore,
-        shares,
-    )
-
     taken = batch.o_tm1
     if network.blocks > 1:  # The block that all actions share, and that of the action.
         own = jnp.take_along_axis(taken.index, 1 + batch.a_tm1[:, None, None], axis=1)
@@ -181,10 +183,10 @@ def learn_minibatch(
         config,
         network.with_rows(places.size),
         small,
-        batch._replace(o_tm1=x_tm1, o_t=x_t),
+        known,
+        batch._replace(o_tm1=x_tm1),
         q_t,
         randomness,
-        known,
     )
 
     # Rows that were only read need not be written: their closed form still holds.
@@ -198,17 +200,20 @@ def learn_minibatch(
     ), metrics
 
 
-def _small(config: EVEConfig, state: RowState, wanted: Rows) -> tuple[update.State, Rows]:
+def _small(
+    config: EVEConfig, state: RowState, wanted: Rows, unique: bool = True
+) -> tuple[update.State, Rows]:
     """The dense state with a first layer of the `wanted` rows, up to date, and their places there.
 
-    Row i of the small layer is the i-th wanted; of equal rows the first place is the one in use.
+    Row i of the small layer is the i-th wanted; if `unique`, of equal rows the first place is the
+    one in use.
     """
     source = jnp.maximum(jnp.ravel(wanted.index), 0)
     rows = bring_up_to_date(
         config, _unpack(state.table[source]), state.seen[source], state.rest.steps
     )
-    places = first_places(source).reshape(wanted.index.shape)
-    index = jnp.where(wanted.index < 0, -1, places)
+    places = first_places(source) if unique else jnp.arange(source.size)
+    index = jnp.where(wanted.index < 0, -1, places.reshape(wanted.index.shape))
     return _with_rows(state.rest, rows), wanted._replace(index=index)
 
 

@@ -198,7 +198,7 @@ def sums_of(rewards):
     returns = [0.0]
     for reward in rewards:
         returns.append(CONFIG.discount * returns[-1] + float(reward))
-    return np.array(returns[1:])
+    return np.array(returns[1:], np.float32)  # As trajectories have them.
 
 
 def engine_for(observations, most_rounds):
