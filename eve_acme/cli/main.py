@@ -97,6 +97,7 @@ def _parser() -> Any:
         data,
         doctor,
         evaluate,
+        figure,
         launch,
         node,
         options,
@@ -105,6 +106,7 @@ def _parser() -> Any:
         run,
         spread,
         sweep,
+        watch,
     )
 
     parser = options.Parser(
@@ -117,9 +119,11 @@ def _parser() -> Any:
     for command in (
         run,
         launch,
+        watch,
         evaluate,
         sweep,
         report,
+        figure,
         data,
         spread,
         probe,

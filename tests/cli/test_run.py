@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from eve_acme import files
-from eve_acme.cli import report
 from eve_acme.cli.main import main
 from eve_acme.config import EVEConfig, from_dict
+from eve_acme.experiments import overview, table
 from eve_acme.experiments.tasks import load, parse
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -76,8 +76,7 @@ def test_the_curve_is_a_picture(finished):
 
 
 def test_report_prints_a_row(finished):
-    table = report.table(report.load([finished]))
-    row = table.splitlines()[-1]
+    row = overview.markdown(table.read(finished)).splitlines()[-1]
     label = "eve batches_per_step=1 min_replay=20"
     assert row.startswith(f"| {label} | deep_sea/0 | 3 |")
     assert row.endswith(" 0.00 | 12 |")  # bsuite's score: it is not solved.
@@ -147,7 +146,7 @@ def _leaves(state):
         (["report", "file", "--", "x"], "--: got ['x'], allowed is nothing"),
         (["run", "--out", "file/below"], "--out: got 'file/below', allowed is"),
         (["sweep", "deep_sea/0", "--out", "x", "--seeds", "a"], "--seeds: got 'a', allowed is"),
-        (["report", "nowhere"], "DIR: got ['nowhere'], allowed is"),
+        (["report", "nowhere"], "RESULTS: got 'nowhere', allowed is"),
         (["fly"], "argument COMMAND"),
     ],
 )
