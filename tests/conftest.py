@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from eve_acme.cli.main import RUNTIME
+from eve_acme.cli.main import RUNTIME, draw_as_locked
 from eve_acme.core.update import Round
 from eve_acme.types import SparseInput, Transition
 
 for name, value in {**RUNTIME, "TF_CPP_MIN_LOG_LEVEL": "3"}.items():
     os.environ.setdefault(name, value)
+draw_as_locked()
 
 LONGEST = ("test_program", "test_images", "test_examples", "test_run", "test_node")
 """Files that take longest: begun first, so that no worker is left alone with one."""

@@ -18,7 +18,7 @@ from eve_acme.distributed import audit
 from eve_acme.distributed.node import Run, seed_of
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
 from eve_acme.errors import InputError, UsageError
-from eve_acme.experiments import engines, tasks
+from eve_acme.experiments import engines, packages, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.folder import locked
 from eve_acme.experiments.view import View
@@ -95,6 +95,7 @@ def launch(args: argparse.Namespace) -> int:
     if args.print_config:
         print(settings.text(run.plan, args.preset), end="")
         return 0
+    packages.require("eve launch", *packages.ACME)
     check_room(run)
     cores = learner_cores(args)
     addresses = free_addresses(args.port)

@@ -26,8 +26,8 @@ from eve_acme.distributed import program
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.program import ADDRESSES, ROLES
 from eve_acme.errors import InputError, UsageError
+from eve_acme.experiments import packages, tasks
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.experiments import tasks
 from eve_acme.experiments.view import View
 
 PORTS = {"counter": 7001, "replay": 7002, "reverb": 7003, "learner": 7004, "evaluator": 7005}
@@ -83,6 +83,7 @@ def node(args: argparse.Namespace) -> int:
     role = args.role or environ.get("EVE_ROLE")
     if role not in ROLES:
         raise UsageError(f"--role: got {role!r}, allowed is one of {', '.join(ROLES)}")
+    packages.require("eve node", *packages.ACME)
     run, named = described(args, environ)
     named |= parse_addresses(args.addresses or environ.get("EVE_ADDRESSES", ""))
     addresses = {ADDRESSES[name]: address for name, address in named.items()}

@@ -9,6 +9,7 @@ import pathlib
 import sys
 import warnings
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from eve_acme.errors import UsageError
@@ -79,12 +80,28 @@ def bsuite_score(directory: pathlib.Path) -> float | None:
     from bsuite.experiments import summary_analysis
     from bsuite.logging import csv_load
 
-    # It asks for a folder with its files alone, and calls pandas in old ways.
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    # It asks for a folder with its files alone.
+    with contextlib.redirect_stdout(io.StringIO()), _older_pandas():
         frame, _ = csv_load.load_bsuite(str(directory))
         score = float(summary_analysis.bsuite_score(frame)["score"].iloc[0])
     return None if math.isnan(score) else score
+
+
+@contextlib.contextmanager
+def _older_pandas() -> Iterator[None]:
+    """Lets bsuite's analysis call pandas in ways that are deprecated, or gone since pandas 2."""
+    import pandas as pd
+
+    gone = not hasattr(pd.Series, "append")
+    if gone:
+        pd.Series.append = lambda self, other: pd.concat([self, other])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if gone:
+            del pd.Series.append
 
 
 def table(summaries: list[dict[str, Any]]) -> str:

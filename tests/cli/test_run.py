@@ -83,6 +83,13 @@ def test_report_prints_a_row(finished):
     assert row.endswith(" 0.00 | 12 |")  # bsuite's score: it is not solved.
 
 
+def test_bsuites_score_needs_no_old_pandas(finished, monkeypatch):
+    """Its analysis calls Series.append, which pandas 2 has not."""
+    monkeypatch.delattr(pd.Series, "append", raising=False)
+    assert report.bsuite_score(finished) == 0.0
+    assert not hasattr(pd.Series, "append")
+
+
 def _resumed(directory, episodes, *more):
     return main(["run", "--resume", str(directory), "--episodes", str(episodes), "--quiet", *more])
 

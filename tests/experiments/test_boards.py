@@ -46,7 +46,10 @@ def test_weights_and_biases_get_the_same_and_are_asked_for_when_missing(
     monkeypatch.setitem(sys.modules, "wandb", None)
     words = ["run", "deep_sea:size=3", "--agent", "random", "--episodes", "2", "--wandb", "--quiet"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 2
-    assert "--wandb: allowed once wandb is there (pip install wandb)" in capsys.readouterr().err
+    assert (
+        "--wandb: allowed once wandb is there (pip install 'eve-acme[wandb]')"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **_: run))
     assert main([*words, "--out", str(tmp_path / "run")]) == 0
