@@ -95,8 +95,8 @@ def launch(args: argparse.Namespace) -> int:
     if args.print_config:
         print(settings.text(run.plan, args.preset), end="")
         return 0
-    packages.require("eve launch", *packages.ACME)
     check_room(run)
+    packages.require("eve launch", *packages.ACME)
     cores = learner_cores(args)
     addresses = free_addresses(args.port)
     try:

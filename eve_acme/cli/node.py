@@ -83,7 +83,6 @@ def node(args: argparse.Namespace) -> int:
     role = args.role or environ.get("EVE_ROLE")
     if role not in ROLES:
         raise UsageError(f"--role: got {role!r}, allowed is one of {', '.join(ROLES)}")
-    packages.require("eve node", *packages.ACME)
     run, named = described(args, environ)
     named |= parse_addresses(args.addresses or environ.get("EVE_ADDRESSES", ""))
     addresses = {ADDRESSES[name]: address for name, address in named.items()}
@@ -96,6 +95,7 @@ def node(args: argparse.Namespace) -> int:
     own = [address for name, address in addresses.items() if name.startswith(f"{role}/")]
     ports = [int(address.rpartition(":")[2]) for address in own]
     check_ports(ports)
+    packages.require("eve node", *packages.ACME)
     if role != "actor":  # Which sees no folder.
         if has_ended(run):
             print(f"{role}: the run in {run.directory} has ended", flush=True)

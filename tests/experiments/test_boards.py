@@ -33,6 +33,7 @@ def test_a_run_writes_event_files_and_every_episode(tmp_path, capsys):
     returns = [float(row["total"]) for row in rows]
     assert list(points["episode_return"].values()) == pytest.approx(returns)
     assert points["n"][15] == 16 and 15 in points["loss"]
+    assert points["posterior_spread"][15] > 0.0 and points["effective_visits"][15] >= 0.0
 
 
 def test_weights_and_biases_get_the_same_and_are_asked_for_when_missing(
