@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 BLOCKED = ("acme", "reverb", "launchpad", "tensorflow", "sonnet", "tree")
 PURE = ("core", "replay", "environments", "embedded", "types.py", "config.py", "saved.py")
 ROOT = pathlib.Path(__file__).parents[1]
@@ -59,6 +61,7 @@ def test_imports_run_one_way():
         assert not re.search(r"^\s*(from|import) launch\b", path.read_text(), re.MULTILINE), path
 
 
+@pytest.mark.acme
 def test_the_engines_do_not_import_each_other():
     done = _run(_blocking(["acme"]) + "import eve_acme.embedded\nprint('ok')")
     assert done.stdout.strip() == "ok", done.stderr

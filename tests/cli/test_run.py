@@ -290,6 +290,7 @@ def test_settings_that_bsuite_has_get_its_id():
     assert parse("deep_sea:size=31").bsuite_id is None
 
 
+@pytest.mark.acme
 def test_the_acme_engine_runs_and_resumes(tmp_path):
     out = tmp_path / "run"
     command = ["run", "deep_sea:size=4", "--engine", "acme", "--episodes", "10", *QUICK]

@@ -12,6 +12,7 @@ QUICK = ["--burn-in-episodes", "2", "--min-replay", "5", "--batches-per-step", "
 
 
 def test_a_run_writes_event_files_and_every_episode(tmp_path, capsys):
+    pytest.importorskip("tensorflow")
     from tensorflow.compat.v1.train import summary_iterator
     from tensorflow.python.framework.tensor_util import MakeNdarray
 
