@@ -32,6 +32,7 @@ def test_all_that_is_exported_is_on_it(make_api):
     assert sorted(bold) == sorted(set(eve_acme.__all__) - {"PRESETS"})
 
 
+@pytest.mark.acme
 def test_signatures_are_those_of_the_objects(make_api):
     """Names of parameters from `inspect`, which has imported them, in the order of the page."""
     page = make_api.page()

@@ -30,10 +30,12 @@ def test_there_is_a_test_for_each():
     assert [name for name in names if f'example("{name}")' not in source] == []
 
 
+@pytest.mark.acme
 def test_acme_program(example):
     assert example("acme_program").main(episodes=150) > RANDOM_CATCH + 0.5
 
 
+@pytest.mark.acme
 def test_acme_distributed(example):
     """As real processes: it ends by itself and in time, each node when it is told to."""
     path = example("acme_distributed").__file__
