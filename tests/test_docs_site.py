@@ -3,6 +3,7 @@
 import html.parser
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -76,6 +77,40 @@ def test_links_lead_to_pages_and_anchors_that_exist(site):
 def test_pages_load_nothing_from_other_hosts(site):
     loaded = [item for path in site.glob("*.html") for item in Links(path.read_text()).loaded]
     assert loaded and not [item for item in loaded if item.startswith(("http", "//"))]
+
+
+def find(path: str) -> list[pathlib.Path]:
+    """Files of the repository whose path ends like this one."""
+    folders = (
+        "",
+        "eve_acme",
+        "eve_acme/core",
+        "eve_acme/distributed",
+        "docker",
+        "docker/kubernetes",
+    )
+    return [file for folder in folders for file in (ROOT / folder).glob(path)]
+
+
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docker/**/*.md")]
+
+
+@pytest.mark.parametrize("document", sorted(str(path.relative_to(ROOT)) for path in DOCUMENTS))
+def test_files_that_documents_name_exist(document):
+    text = re.sub(r"```.*?```", "", (ROOT / document).read_text(), flags=re.DOTALL)
+    named = re.findall(r"`([\w./*-]+\.(?:py|yaml|yml|toml))`", text)
+    assert [path for path in named if not find(path)] == []
+
+
+def test_the_table_of_where_to_change_what_names_what_is_there():
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("## Where to change what")[2]
+    inside = re.findall(r"((?:`[\w.]+`(?:,? and |, )?)+) in `([\w/]+\.py)`", table)
+    inside += [(names, path) for path, names in re.findall(r"`([\w/]+\.py)` \((`[^)]+)\)", table)]
+    pairs = [(name, path) for names, path in inside for name in re.findall(r"`([\w.]+)`", names)]
+    assert len(pairs) >= 12
+    for name, path in pairs:
+        (file,) = find(path)
+        assert re.search(rf"\b{name.split('.')[-1]}\b", file.read_text()), (name, path)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,9 @@ class AcmeEngine(Loop):
         """What the last round showed of itself."""
         return self._learner.metrics
 
+    def _learnt(self) -> dict[str, Any]:
+        return self._learner.report()
+
     def check_room(self, steps: int) -> None:
         """Raises ReplayFull unless replay can hold so many steps."""
         storage.check_size(self.config, self._most_steps, steps)

@@ -18,7 +18,7 @@ from eve_acme.distributed import audit
 from eve_acme.distributed.node import Run, seed_of
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
 from eve_acme.errors import InputError, UsageError
-from eve_acme.experiments import engines, run_page, tasks
+from eve_acme.experiments import engines, packages, run_page, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.folder import locked
 from eve_acme.experiments.view import View
@@ -97,6 +97,7 @@ def launch(args: argparse.Namespace) -> int:
         print(settings.text(run.plan, args.preset), end="")
         return 0
     check_room(run)
+    packages.require("eve launch", *packages.ACME)
     cores = learner_cores(args)
     addresses = free_addresses(args.port)
     try:

@@ -10,7 +10,16 @@ from typing import Any
 from eve_acme.cli import options, outcome, settings
 from eve_acme.embedded.loop import Loop
 from eve_acme.errors import Diverged, InputError, UsageError
-from eve_acme.experiments import boards, checkpoint, engines, output, plots, run_page, tasks
+from eve_acme.experiments import (
+    boards,
+    checkpoint,
+    engines,
+    output,
+    packages,
+    plots,
+    run_page,
+    tasks,
+)
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.baselines import NAMES
 from eve_acme.experiments.folder import locked
@@ -108,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         plan = options.resumed_plan(args, directory)
     for option, package in (("tensorboard", "tensorflow"), ("wandb", "wandb")):
         if getattr(args, option):
-            boards.check(f"--{option}", package)
+            packages.require(f"--{option}", package)
     engine = engines.make(plan)
     try:
         if args.resume is None:

@@ -28,9 +28,13 @@ Two forms hold the inverse:
 - `Landmarks`, for all others: coordinates in the span of the first inputs that were told apart
   (an incremental Nystroem approximation), and a root of the inverse in them, which a new input
   changes by a product of rank one. An input is told apart if `NEW` of its squared length lies
-  outside, up to `MOST_LANDMARKS` of them. What lies outside is counted as one more direction; once
-  there is no room for more landmarks, as many, into which inputs are hashed (a count-min sketch:
-  `HASHES` times, and the one that knows least is right).
+  outside, up to `MOST_LANDMARKS` of them. What lies outside is counted twice: as one direction that
+  all inputs share, and as a direction of the input's own (a count-min sketch: inputs are hashed
+  `HASHES` times, and the hash with the fewest counts is right). Both are read in proportion: the
+  share of visits that repeat an input and an action exactly is that of the input's own. Where
+  inputs repeat they stand for states, which have values of their own however near to each other
+  their encodings are (coordinates of a grid, binary numbers); inputs that never repeat, as in
+  continuous worlds, would stay unknown for ever if each was counted by itself.
 
 Inputs are in the units of their entries (`units`). When a unit changes, the landmarks are laid out
 anew, each with the visits of the inputs that were nearest to it.
@@ -53,6 +57,8 @@ MOST_LANDMARKS = 512
 NEW = 0.3
 HASHES = 3
 DIRECTIONS = 4096
+ROUNDED = 64.0
+"""Inputs are hashed in steps of one by so much of the units of their entries."""
 SAME = 2e-6
 """What a cosine may be below one by rounding. k has a kink at one: without this, an input's k with
 itself would be a thousandth too small, which omega makes a lot of."""
@@ -86,12 +92,16 @@ class Landmarks(NamedTuple):
       whitener: `[k, k]`, W: coordinates of u are W k(landmarks, u).
       root: `[blocks, k, k]`, L: the inverse in these coordinates is L L^T.
       rest: `[blocks, HASHES, DIRECTIONS]`, the precision of what lies outside, by hashes of inputs.
+      shared: `[blocks]`, the same, of all inputs together.
+      repeats: the share of visits that were repeats.
     """
 
     inputs: Array
     whitener: Array
     root: Array
     rest: Array
+    shared: Array
+    repeats: Array
 
 
 def kernel(t: Array, layers: int) -> Array:
@@ -128,17 +138,20 @@ def _hash_factors(width: int) -> np.ndarray:
 
 
 def directions(x: Array) -> Array:
-    """Hashes `[..., HASHES]` of inputs `[..., d]`, rounded to a quarter of their units: NumPy's and
-    JAX's are the same, since they are of integers."""
+    """Hashes `[..., HASHES]` of inputs `[..., d]`: NumPy's and JAX's are the same, since they are
+    of integers."""
     xp: Any = np if isinstance(x, np.ndarray) else jnp
-    rounded = xp.rint(4.0 * xp.clip(x, -1e8, 1e8)).astype(xp.int32)[..., None, :]
+    rounded = xp.rint(ROUNDED * xp.clip(x, -1e7, 1e7)).astype(xp.int32)[..., None, :]
     hashed = (rounded * _hash_factors(x.shape[-1])).sum(axis=-1, dtype=xp.int32)
     return hashed.astype(xp.uint32) // np.uint32(2**32 // DIRECTIONS)
 
 
-def _rest_of(rest: Array, x: Array) -> Array:
-    """The precision `[blocks, ...]` of what lies outside at inputs `[..., d]`."""
-    return rest[:, np.arange(HASHES), directions(x)].min(axis=-1)
+def _left_outside(factor: Landmarks, x: Array) -> Array:
+    """The share `[blocks, ...]` of the prior's variance that is left of what lies outside at inputs
+    `[..., d]`."""
+    own = factor.rest[:, np.arange(HASHES), directions(x)].min(axis=-1)
+    shared = factor.shared.reshape(-1, *[1] * (own.ndim - 1))
+    return factor.repeats / own + (1.0 - factor.repeats) / shared
 
 
 class Sample(NamedTuple):
@@ -201,7 +214,7 @@ def _among_landmarks(factor: Landmarks, x: Any, layers: int) -> tuple[jax.Array,
     u = homogeneous(x)
     near = kernel(factor.inputs @ u, layers)
     seen = factor.whitener @ near
-    return near, seen, _outside(seen) / _rest_of(factor.rest, x), u
+    return near, seen, _outside(seen) * _left_outside(factor, x), u
 
 
 def _along_arrow(factor: Arrow, x: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -297,7 +310,10 @@ class Factor:
         if self._landmarks is None:
             self._inform(slice(None))
         else:
+            old = self._landmarks
             self._lay_out(*self._seen_so_far())
+            # Visits of all other inputs are not stored, and keep the weight that they had.
+            self._landmarks = self._landmarks._replace(rest=old.rest, shared=old.shared)
 
     def _weights(self, tally: np.ndarray) -> Any:
         """The information `[..., blocks]` of a visit of inputs with tallies `[..., blocks, 4]`."""
@@ -344,11 +360,10 @@ class Factor:
         cell = self._tally[near.argmax()]
         cell[block] += tally
         k, information = self._used, tally[noise.VISITS] * self._weights(cell)[block]
-        rest = self._landmarks.rest[block]
-        if k == MOST_LANDMARKS:
-            rest[np.arange(HASHES), directions(x)] += information * outside
-        else:
-            rest += information * outside
+        self._landmarks.rest[block, np.arange(HASHES), directions(x)] += information * outside
+        self._landmarks.shared[block] += information * outside
+        # To what is within, the input's own part outside is noise, as in FITC.
+        information /= 1.0 + information * self._repeats * float(outside)
         root = self._landmarks.root[block, :k, :k]
         v = seen[:k] @ root
         length = float(v @ v)
@@ -396,13 +411,22 @@ class Factor:
         _, seen, outside = self._seen(homogeneous(flat))
         k = self._used
         within = [np.square(seen @ root[:k, :k]).sum(axis=-1) for root in self._landmarks.root]
-        rest = _rest_of(self._landmarks.rest, flat)
-        return (np.array(within) + outside / rest).T.reshape(*x.shape[:-1], -1)
+        left = outside * _left_outside(self._with_repeats(), flat)
+        return (np.array(within) + left).T.reshape(*x.shape[:-1], -1)
+
+    @property
+    def _repeats(self) -> float:
+        """The share of visits that were repeats."""
+        return float(self._total[noise.REPEATS] / max(1.0, self._total[noise.VISITS]))
+
+    def _with_repeats(self) -> Landmarks:
+        assert self._landmarks is not None
+        return self._landmarks._replace(repeats=np.float32(self._repeats))
 
     def snapshot(self) -> Any:
         """The factor as arrays that later inputs do not change."""
         if self._landmarks is not None:
-            return Landmarks(*(leaf.copy() for leaf in self._landmarks))
+            return Landmarks(*(leaf.copy() for leaf in self._with_repeats()))
         own, shared = self._parts
         information = self._information.T
         diagonal = 1.0 + information * own**2
@@ -450,6 +474,8 @@ def _empty(length: int, blocks: int, k: int) -> Landmarks:
         whitener=np.zeros((k, k), np.float32),
         root=np.zeros((blocks, k, k), np.float32),
         rest=np.ones((blocks, HASHES, DIRECTIONS), np.float32),
+        shared=np.ones(blocks, np.float32),
+        repeats=np.float32(0.0),
     )
 
 
@@ -460,4 +486,4 @@ def _grown(old: Landmarks) -> Landmarks:
     new.inputs[:k] = old.inputs
     new.whitener[:k, :k] = old.whitener
     new.root[:, :k, :k] = old.root
-    return new._replace(rest=old.rest)
+    return new._replace(rest=old.rest, shared=old.shared)

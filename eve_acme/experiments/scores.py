@@ -63,9 +63,7 @@ def _experiments(runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for experiment, part in runs.groupby(runs["task"].str.split("/").str[0]):
         data = bsuite_frame(part)
         info = summary_analysis.BSUITE_INFO[experiment]
-        # bsuite calls pandas in old ways, and prints.
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with contextlib.redirect_stdout(io.StringIO()), _older_pandas():
             if experiment == "deep_sea":
                 found = {name: deep_sea_score(data, level) for name, level in THRESHOLDS.items()}
             else:
@@ -210,3 +208,18 @@ def _analysis() -> Any:
     with matplotlib.rc_context():
         from bsuite.experiments import summary_analysis
     return summary_analysis
+
+
+@contextlib.contextmanager
+def _older_pandas() -> Iterator[None]:
+    """Lets bsuite's analysis call pandas in ways that are deprecated, or gone since pandas 2."""
+    gone = not hasattr(pd.Series, "append")
+    if gone:
+        pd.Series.append = lambda self, other: pd.concat([self, other])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if gone:
+            del pd.Series.append
