@@ -131,13 +131,13 @@ def sizes(request: Request) -> Any:
 
 
 def exponent(size: np.ndarray, episodes: np.ndarray) -> float | None:
-    """The slope of log episodes over log size; None with fewer than two sizes.
+    """The slope of log episodes over log size; None with fewer than three sizes.
 
     Runs that were solved at the rule's least number of episodes are left out: they may have been
     solved before.
     """
     above = episodes > recorder.LEAST_EPISODES
-    if len(np.unique(size[above])) < 2:
+    if len(np.unique(size[above])) < 3:
         return None
     return float(np.polyfit(np.log(size[above]), np.log(episodes[above]), 1)[0])
 
