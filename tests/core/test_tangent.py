@@ -419,7 +419,7 @@ def test_what_lies_outside_of_landmarks_is_counted_by_hand(most, monkeypatch):
     whitener = np.linalg.inv(np.linalg.cholesky(_reference_kernel(marks, marks, LAYERS)))
     seen = _reference_kernel(asked, marks, LAYERS) @ whitener.T
     outside = np.maximum(1.0 - np.sum(seen**2, axis=1), 0.0)
-    assert 0.02 < outside[2] < tangent.NEW
+    assert 0.02 < outside[2] < tangent.LANDMARK_THRESHOLD
     told = seen[[0, 1, 2, 2]]
     within = np.einsum("ai,ij,aj->a", seen, np.linalg.inv(np.eye(2) + OMEGA * told.T @ told), seen)
     counted = 1.0 + 2.0 * OMEGA * outside[2]
@@ -460,5 +460,5 @@ def test_of_several_hashes_the_one_that_knows_least_is_right(monkeypatch):
     assert whole > 0.0 and np.sum(counted > 0.0) == tangent.HASHES
     all_shared = (hashes == hashes[0]).all(axis=1)
     assert 1 < all_shared.sum() < 20 < (hashes == hashes[0]).any(axis=1).sum()
-    found = tangent._rest_of(factor.snapshot().rest, asked)[0]
+    found = tangent.residual_precision(factor.snapshot().rest, asked)[0]
     np.testing.assert_array_equal(found, np.where(all_shared, 1.0 + whole, 1.0))
