@@ -1,4 +1,4 @@
-"""Learning from rounds, as an object: the state, and which of the two learners it is of."""
+"""The learner as an object: holds the state, and switches between the sparse and dense updates."""
 
 import math
 from typing import Any
@@ -45,10 +45,17 @@ def posterior_metrics(config: EVEConfig, rounds: Rounds | None) -> dict[str, flo
 
 
 class Learning:
-    """The learner's state and what changes it. Not safe for threads.
+    """Holds a learner's state and updates it. Not thread-safe.
 
-    It begins with the sparse learner if the network allows it, and goes over to the dense one, for
-    good, with the first rounds whose inputs are whole vectors: both compute the same.
+    Starts with the sparse learner if the network allows it. The first rounds with dense inputs
+    switch it to the dense learner for the rest of the run; both compute the same update.
+
+    Attributes:
+      sparse: whether the sparse learner is in use.
+      state: the packed state of the learner in use.
+      known: statistics of replay as of the last rounds.
+      rounds: rounds learnt so far.
+      metrics: metrics of the last rounds; None before the first.
     """
 
     def __init__(self, config: EVEConfig, network: Network, key: jax.Array):
@@ -63,12 +70,15 @@ class Learning:
         self._last: Rounds | None = None
 
     def learn(self, rounds: Rounds, explore: bool, n: Any = None) -> None:
-        """Learns some rounds; raises Diverged when a loss before was not finite.
+        """Learns from rounds of minibatches.
 
         Args:
-          rounds: as replay gives them.
-          explore: False while bootstraps are to use the posterior's mean.
-          n: `[R]`, environment steps of each round; by default one and what replay held.
+          rounds: rounds drawn from replay.
+          explore: False to bootstrap from the posterior's mean.
+          n: `[R]`, environment steps of each round; by default one plus the size of replay.
+
+        Raises:
+          Diverged: the loss of an earlier call was not finite.
         """
         if self.sparse and not self._has_entries(rounds):
             self.state = self._learner.dense(self.state)
@@ -103,21 +113,27 @@ class Learning:
         return self._network.indexed or isinstance(rounds.batches.o_t, SparseInput)
 
     def posterior(self, n: int, known: Known | None = None) -> Posterior:
-        """The posterior after n steps; a copy."""
+        """Returns a copy of the posterior.
+
+        Args:
+          n: environment steps.
+          known: statistics of replay; by default those of the last rounds.
+        """
         known = known or self.known
         return self._learner.posterior(self.state, n, known.tangent, known.units)
 
     def save(self) -> dict[str, Any]:
-        """Everything, PRNG key included, as numpy arrays: enough to go on bit for bit.
+        """Returns the whole state as NumPy arrays, PRNG key included: restoring it is bit-exact.
 
-        Raises Diverged if a loss was not finite, so that the checkpoint before stays the last.
+        Raises:
+          Diverged: the last loss was not finite; the previous checkpoint stays the latest.
         """
         self._guard.flush()
         state = jax.tree_util.tree_map(np.array, self.state)
         return dict(state=state, sparse=self.sparse, known=self.known, rounds=self.rounds)
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Goes back to where `save` was called."""
+        """Restores the state that `save` returned."""
         self._guard.clear()
         self.sparse = saved["sparse"]
         self._learner = compiled_learner(self._config, self._network, self.sparse)

@@ -420,7 +420,7 @@ def test_what_lies_outside_of_landmarks_is_counted_by_hand(repeats):
     whitener = np.linalg.inv(np.linalg.cholesky(_reference_kernel(marks, marks, LAYERS)))
     seen = _reference_kernel(asked, marks, LAYERS) @ whitener.T
     outside = np.maximum(1.0 - np.sum(seen**2, axis=1), 0.0)
-    assert 0.02 < outside[2] < tangent.NEW
+    assert 0.02 < outside[2] < tangent.LANDMARK_THRESHOLD
     weights = OMEGA * np.array([1.0, 1.0, 1.0, 1.0 / (1.0 + OMEGA * share * outside[2])])
     told = seen[[0, 1, 2, 2]]
     precision = np.eye(2) + told.T @ (weights[:, None] * told)
@@ -463,5 +463,5 @@ def test_of_several_hashes_the_one_that_knows_least_is_right(monkeypatch):
     all_shared = (hashes == hashes[0]).all(axis=1)
     assert 1 < all_shared.sum() < 20 < (hashes == hashes[0]).any(axis=1).sum()
     repeating = factor.snapshot()._replace(repeats=np.float32(1.0))
-    found = 1.0 / tangent._left_outside(repeating, asked)[0]
+    found = 1.0 / tangent.residual_variance(repeating, asked)[0]
     np.testing.assert_allclose(found, np.where(all_shared, 1.0 + whole, 1.0), rtol=1e-6)
