@@ -1,6 +1,6 @@
 """The tidy table of a folder of runs: one row for each row of every run's results.csv.
 
-`table.csv.gz` is all that scores and figures need: a folder may keep it and lose its runs.
+Scores and figures need `table.csv.gz` alone; the folders of the runs may be deleted.
 """
 
 import csv
@@ -21,7 +21,7 @@ from eve_acme.experiments import tasks
 from eve_acme.files import CHECKSUM, read_sealed_json, write_atomically
 
 RUN = ("agent", "setting", "task", "seed")
-"""What names a run. `setting` is how it differs from the defaults."""
+"""Columns that identify a run. `setting` lists its differences from the defaults."""
 REQUIRED = (
     *RUN,
     "episode",
