@@ -69,12 +69,14 @@ class New(NamedTuple):
       returns: `[m]`, for each of them the discounted sum of its episode's rewards so far.
       place: `[2]`, of one trajectory its writer's number, and which of that writer's it is.
       everything: True if these are all that replay has held so far.
+      extras: `[m, ...]`, what an actor has written beside each; () for nothing, as EVE's writes.
     """
 
     transitions: Transition
     returns: Any
     place: Any = ()
     everything: Any = ()
+    extras: Any = ()
 
 
 class Rounds(NamedTuple):
