@@ -81,14 +81,14 @@ def bsuite_score(directory: pathlib.Path) -> float | None:
     from bsuite.logging import csv_load
 
     # It asks for a folder with its files alone.
-    with contextlib.redirect_stdout(io.StringIO()), _older_pandas():
+    with contextlib.redirect_stdout(io.StringIO()), older_pandas():
         frame, _ = csv_load.load_bsuite(str(directory))
         score = float(summary_analysis.bsuite_score(frame)["score"].iloc[0])
     return None if math.isnan(score) else score
 
 
 @contextlib.contextmanager
-def _older_pandas() -> Iterator[None]:
+def older_pandas() -> Iterator[None]:
     """Lets bsuite's analysis call pandas in ways that are deprecated, or gone since pandas 2."""
     import pandas as pd
 
