@@ -70,13 +70,13 @@ def chaos(args: argparse.Namespace) -> int:
     """The command: exit code 0 if work always went on and no step was lost or counted twice."""
     if args.kills < 1:
         raise UsageError(f"--kills: got {args.kills}, allowed is a whole number from 1")
-    packages.require("eve chaos", *packages.ACME)
     directory = plan_lib.new_directory(args.out, "runs/chaos")
     words = ["launch", args.task, "--actors", str(args.actors), "--seed", str(args.seed)]
     words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]
     run = launch_lib.new(args.parse(words))
     names = _targets(run, args.roles)
     launch_lib.check_room(dataclasses.replace(run, steps=1))  # It ends long before its episodes.
+    packages.require("eve chaos", *packages.ACME)
     try:
         kills = _run(run, names, args.kills, random.Random(args.seed))
     except GaveUp as error:

@@ -93,6 +93,7 @@ def test_ratios_are_those_of_the_same_turns():
     ]
 
 
+@pytest.mark.acme
 def test_hosts_are_measured_beside_local_or_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(hosts_lib, "why_not", lambda: "no root")
     assert main(["bench", "hosts", "--out", str(tmp_path / "none")]) == 2
