@@ -115,7 +115,8 @@ class EVEConfig:
     )
     cautious: bool = _targets(
         True,
-        "bootstrap around the smaller of the target and online networks' values",
+        "bootstrap from the lower of two values: the target network's, and the online network's as "
+        "of the start of the environment step's minibatches",
     )
     adaptive_scale: bool = _targets(
         True,

@@ -16,7 +16,7 @@ from typing import Any
 
 from eve_acme.cli import launch as launch_lib
 from eve_acme.cli import node as node_lib
-from eve_acme.cli.run import files_in
+from eve_acme.cli.outcome import files_in
 from eve_acme.distributed.program import ROLES
 from eve_acme.errors import UsageError
 

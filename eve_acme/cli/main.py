@@ -1,5 +1,6 @@
 """`eve`: parses the command line, and turns bad input into one line and exit code 2."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -29,8 +30,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; gives the exit code."""
     for name, value in {**RUNTIME, "TF_CPP_MIN_LOG_LEVEL": "3"}.items():
         os.environ.setdefault(name, value)
+    draw_as_locked()
     words = list(sys.argv[1:] if argv is None else argv)
     return output.quiet_if_unread(lambda: _command(words))
+
+
+def draw_as_locked() -> None:
+    """Makes keys and normals those of JAX 0.4 whatever its version: from 0.5 on its default draws
+    others from the same key, and a seed would name another run."""
+    import jax
+
+    with contextlib.suppress(AttributeError):  # A version that has no choice any more.
+        jax.config.update("jax_threefry_partitionable", False)
 
 
 class Terminated(KeyboardInterrupt):
@@ -97,6 +108,7 @@ def _parser() -> Any:
         data,
         doctor,
         evaluate,
+        figure,
         launch,
         node,
         options,
@@ -105,6 +117,7 @@ def _parser() -> Any:
         run,
         spread,
         sweep,
+        watch,
     )
 
     parser = options.Parser(
@@ -117,9 +130,11 @@ def _parser() -> Any:
     for command in (
         run,
         launch,
+        watch,
         evaluate,
         sweep,
         report,
+        figure,
         data,
         spread,
         probe,

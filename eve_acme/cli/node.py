@@ -26,8 +26,8 @@ from eve_acme.distributed import program
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.program import ADDRESSES, ROLES
 from eve_acme.errors import InputError, UsageError
+from eve_acme.experiments import packages, tasks
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.experiments import tasks
 from eve_acme.experiments.view import View
 
 PORTS = {"counter": 7001, "replay": 7002, "reverb": 7003, "learner": 7004, "evaluator": 7005}
@@ -95,6 +95,7 @@ def node(args: argparse.Namespace) -> int:
     own = [address for name, address in addresses.items() if name.startswith(f"{role}/")]
     ports = [int(address.rpartition(":")[2]) for address in own]
     check_ports(ports)
+    packages.require("eve node", *packages.ACME)
     if role != "actor":  # Which sees no folder.
         if has_ended(run):
             print(f"{role}: the run in {run.directory} has ended", flush=True)

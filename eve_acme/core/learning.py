@@ -1,5 +1,6 @@
 """The learner as an object: holds the state, and switches between the sparse and dense updates."""
 
+import math
 from typing import Any
 
 import jax
@@ -11,8 +12,36 @@ from eve_acme.core import guard
 from eve_acme.core.evidence import Known
 from eve_acme.core.networks import Network
 from eve_acme.core.posterior import Posterior
-from eve_acme.core.update import Round, can_be_sparse, compiled_learner
+from eve_acme.core.update import Metrics, Round, can_be_sparse, compiled_learner
 from eve_acme.types import Rounds, SparseInput
+
+
+def posterior_metrics(config: EVEConfig, rounds: Rounds | None) -> dict[str, float]:
+    """How sure the posterior is where the last of some rounds bootstraps from, in NumPy.
+
+    Args:
+      config: the hyper-parameters.
+      rounds: of which `due` were learnt; None before the first.
+
+    Returns:
+      `posterior_spread`, the standard deviation of a value there, in the units of rewards, by the
+      mean variance over next states and actions; and `effective_visits`, the median number of
+      visits without noise that would leave as much of the prior, c in `r = 1 / (1 + omega c)`.
+      NaN if nothing is bootstrapped from; nothing if the posterior does not count inputs.
+    """
+    if not config.counts_inputs:
+        return {}
+    unknown = dict(posterior_spread=math.nan, effective_visits=math.nan)
+    if rounds is None:
+        return unknown
+    last = rounds.due - 1
+    shares = rounds.shares[last][np.asarray(rounds.batches.discount_t[last]) > 0.0]
+    if not shares.size:
+        return unknown
+    scale = float(rounds.scale[last]) or 1.0  # As values have it until a reward was seen.
+    spread = config.prior_std * scale * float(np.sqrt(shares.mean()))
+    visits = (1.0 / float(np.median(shares)) - 1.0) / config.omega
+    return dict(posterior_spread=spread, effective_visits=visits)
 
 
 class Learning:
@@ -38,6 +67,7 @@ class Learning:
         self.known = Known((), 1.0)
         self.rounds = 0
         self.metrics: Any = None
+        self._last: Rounds | None = None
 
     def learn(self, rounds: Rounds, explore: bool, n: Any = None) -> None:
         """Learns from rounds of minibatches.
@@ -67,7 +97,17 @@ class Learning:
             self.state, rounds.batches, known, rounds.due, self.known.units
         )
         self.rounds += rounds.due
+        self._last = rounds
         self._guard.add(self.rounds * self._config.batches_per_step, self.metrics.loss, rounds)
+
+    def report(self) -> dict[str, Any]:
+        """What the last call showed, by name, for loggers: `Metrics` and `posterior_metrics`.
+
+        The names are always the same, and NaN stands for what is not known yet.
+        """
+        unknown = dict.fromkeys(Metrics._fields, math.nan)
+        metrics = self.metrics._asdict() if self.metrics else unknown
+        return {**metrics, **posterior_metrics(self._config, self._last)}
 
     def _has_entries(self, rounds: Rounds) -> bool:
         return self._network.indexed or isinstance(rounds.batches.o_t, SparseInput)

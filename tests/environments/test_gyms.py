@@ -237,6 +237,8 @@ def test_an_environment_that_cannot_be_pickled_still_leaves_its_agent(module, ca
     ],
 )
 def test_bad_names_are_one_line(module, capsys, name, message):
+    if name.startswith("gym:"):
+        pytest.importorskip("gym")
     assert main(["run", "--env", name, "--out", "out"]) == 2
     error = capsys.readouterr().err
     assert message in error
