@@ -15,6 +15,7 @@ from typing import Any
 from eve_acme.cli import options, settings
 from eve_acme.config import ConfigError
 from eve_acme.distributed import audit
+from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run, seed_of
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
 from eve_acme.errors import InputError, UsageError
@@ -84,6 +85,7 @@ def add_parser(commands: Any) -> None:
         help="keep a core for learning, and all else away from it: for few cores and one run",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    options.add_metrics(parser)
     options.add_settings(parser)
     options.add_config(parser)
     parser.set_defaults(command=launch, agent=None, engine=None)
@@ -97,6 +99,15 @@ def launch(args: argparse.Namespace) -> int:
         return 0
     check_room(run)
     cores = learner_cores(args)
+    with options.metrics_endpoint(args) as endpoint:
+        code = _run_in_folder(run, args, cores, endpoint)
+    return show(run) or code
+
+
+def _run_in_folder(
+    run: Run, args: argparse.Namespace, cores: Set[int], endpoint: Endpoint | None
+) -> int:
+    """Locks the run's folder, and runs it until it has ended; gives the exit code."""
     addresses = free_addresses(args.port)
     try:
         run.directory.mkdir(parents=True, exist_ok=True)
@@ -106,15 +117,13 @@ def launch(args: argparse.Namespace) -> int:
             if args.launch_type == "local_mt":
                 from eve_acme.distributed import threads
 
-                code = threads.run(run, args.quiet)
-            else:
-                code = supervised(run, addresses, args.quiet, cores)
+                return threads.run(run, args.quiet, endpoint)
+            return supervised(run, addresses, args.quiet, cores, endpoint)
     except BrokenPipeError:
         raise
     except OSError as error:
         how = f"eve launch --resume {run.directory}"
         raise plan_lib.cannot_write(run.directory, error, how) from None
-    return show(run) or code
 
 
 def learner_cores(args: argparse.Namespace) -> set[int]:
@@ -131,7 +140,11 @@ def learner_cores(args: argparse.Namespace) -> set[int]:
 
 
 def supervised(
-    run: Run, addresses: dict[str, str], quiet: bool, cores: Set[int] = frozenset()
+    run: Run,
+    addresses: dict[str, str],
+    quiet: bool,
+    cores: Set[int] = frozenset(),
+    endpoint: Endpoint | None = None,
 ) -> int:
     """Runs it as processes until it has ended, only learning on `cores`; gives the exit code."""
     received: list[int] = []
@@ -148,6 +161,10 @@ def supervised(
         with View(run.directory, run.plan.config.samples_per_insert, quiet) as view:
             view.say(f"starting {len(node_names(run))} processes; logs: {run.directory}/logs")
             with Supervisor(run, addresses, cores) as supervisor:
+                if endpoint is not None:
+                    view.say(f"metrics: {endpoint.url}/metrics")
+                    per_round = run.plan.config.batches_per_step
+                    endpoint.serve(view.window, per_round, supervisor.restarts_by_node)
                 known = 0
                 while not supervisor.look():
                     view.update()
