@@ -19,7 +19,7 @@ from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run, seed_of
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
 from eve_acme.errors import InputError, UsageError
-from eve_acme.experiments import engines, tasks
+from eve_acme.experiments import devices, engines, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.folder import locked
 from eve_acme.experiments.view import View
@@ -85,6 +85,7 @@ def add_parser(commands: Any) -> None:
         help="keep a core for learning, and all else away from it: for few cores and one run",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    options.add_device(parser, "where the learner computes; all else stays on the CPU")
     options.add_metrics(parser)
     options.add_settings(parser)
     options.add_config(parser)
@@ -93,12 +94,15 @@ def add_parser(commands: Any) -> None:
 
 def launch(args: argparse.Namespace) -> int:
     """The command; gives the exit code."""
+    if args.launch_type == "local_mp":
+        devices.stay_on_cpu()  # The launcher; a learner's process has a say of its own.
     run = _resumed(args) if args.resume else new(args)
     if args.print_config:
         print(settings.text(run.plan, args.preset), end="")
         return 0
     check_room(run)
     cores = learner_cores(args)
+    check_device(args)
     with options.metrics_endpoint(args) as endpoint:
         code = _run_in_folder(run, args, cores, endpoint)
     return show(run) or code
@@ -137,6 +141,18 @@ def learner_cores(args: argparse.Namespace) -> set[int]:
             "cores or more and local_mp"
         )
     return {cores[0]}
+
+
+def check_device(args: argparse.Namespace) -> None:
+    """Raises UsageError unless the learner can be given its device."""
+    if args.learner_device is None:
+        return
+    if args.launch_type != "local_mp":
+        raise UsageError(
+            f"--learner-device: got {args.learner_device!r} with --launch-type {args.launch_type}, "
+            "allowed is local_mp: threads share a device"
+        )
+    devices.check_apart(args.learner_device)
 
 
 def supervised(
@@ -227,9 +243,8 @@ def new(args: argparse.Namespace) -> Run:
 def run_of(args: argparse.Namespace, directory: pathlib.Path) -> Run:
     """The same, in a folder that is not looked at."""
     plan = dataclasses.replace(options.plan_of(args), engine="launchpad")
-    return Run(
-        plan, directory=directory, **checked_shape(args, actors=2, steps=None, ahead=Run.ahead)
-    )
+    shape = checked_shape(args, actors=2, steps=None, ahead=Run.ahead)
+    return Run(plan, directory=directory, learner_device=args.learner_device, **shape)
 
 
 def _resumed(args: argparse.Namespace) -> Run:
@@ -241,7 +256,8 @@ def _resumed(args: argparse.Namespace) -> Run:
             f"--resume: got a run of 'eve run', allowed is one of 'eve launch' ({directory})"
         )
     shape = dict(actors=saved["actors"], steps=saved["steps"], ahead=saved.get("ahead", Run.ahead))
-    run = Run(plan, directory=directory, **checked_shape(args, **shape))
+    shape = checked_shape(args, **shape)
+    run = Run(plan, directory=directory, learner_device=args.learner_device, **shape)
     try:
         changed = audit.reconcile(run)
     except (Damaged, OSError) as error:

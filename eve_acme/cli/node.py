@@ -28,8 +28,8 @@ from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.program import ADDRESSES, ROLES
 from eve_acme.errors import InputError, UsageError
+from eve_acme.experiments import devices, tasks
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.experiments import tasks
 from eve_acme.experiments.view import View
 
 PORTS = {"counter": 7001, "replay": 7002, "reverb": 7003, "learner": 7004, "evaluator": 7005}
@@ -86,7 +86,11 @@ def node(args: argparse.Namespace) -> int:
     role = args.role or environ.get("EVE_ROLE")
     if role not in ROLES:
         raise UsageError(f"--role: got {role!r}, allowed is one of {', '.join(ROLES)}")
+    if role != "learner":
+        devices.stay_on_cpu()
     run, named = described(args, environ)
+    if role == "learner" and run.learner_device is not None:
+        devices.find(run.learner_device)
     named |= parse_addresses(args.addresses or environ.get("EVE_ADDRESSES", ""))
     addresses = {ADDRESSES[name]: address for name, address in named.items()}
     index = args.index or environ.get("EVE_INDEX") or None

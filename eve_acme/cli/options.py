@@ -106,6 +106,15 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_device(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds `--learner-device`."""
+    parser.add_argument(
+        "--learner-device",
+        metavar="NAME",
+        help=f"of JAX's devices, such as gpu or cpu:1: {what} (default: JAX's first)",
+    )
+
+
 @contextlib.contextmanager
 def metrics_endpoint(args: argparse.Namespace) -> Iterator[Any]:
     """The bound endpoint of `--metrics-port`, or None without it; raises UsageError."""

@@ -10,7 +10,7 @@ from typing import Any
 from eve_acme.cli import options, settings
 from eve_acme.embedded.loop import Loop
 from eve_acme.errors import Diverged, InputError, UsageError
-from eve_acme.experiments import boards, checkpoint, engines, output, plots, tasks
+from eve_acme.experiments import boards, checkpoint, devices, engines, output, plots, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.baselines import NAMES
 from eve_acme.experiments.folder import locked
@@ -78,6 +78,7 @@ def add_parser(commands: Any) -> None:
         help="go on with the run of DIR (bit-exactly with the embedded engine); --episodes and "
         "--replay-megabytes may be given anew",
     )
+    options.add_device(parser, "where this process computes")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument(
         "--tensorboard", action="store_true", help="write the curves to DIR/tensorboard too"
@@ -107,6 +108,8 @@ def run(args: argparse.Namespace) -> int:
     for option, package in (("tensorboard", "tensorflow"), ("wandb", "wandb")):
         if getattr(args, option):
             boards.check(f"--{option}", package)
+    if args.learner_device is not None:
+        devices.use(args.learner_device)
     engine = engines.make(plan)
     try:
         if args.resume is None:
