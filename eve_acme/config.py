@@ -1,4 +1,4 @@
-"""Every hyper-parameter of the agent: one frozen dataclass, checked when it is built."""
+"""All hyper-parameters of the agent: one frozen dataclass, validated when it is built."""
 
 import dataclasses
 import functools
@@ -17,13 +17,21 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "activation": ("leaky_relu", "relu"),
     "acting": ("thompson", "epsilon_greedy", "greedy"),
 }
-"""What the fields that name a variant may be."""
+"""Allowed values of the fields that select a variant."""
 
 
 def _option(
     group: str, default: Any, help: str, least: float | None = None, most: float | None = None
 ) -> Any:
-    """A field of a group with its default, its meaning and (for numbers) its closed range."""
+    """Declares a field.
+
+    Args:
+      group: the heading under which help texts list it.
+      default: its default.
+      help: its meaning.
+      least: for numbers, the smallest allowed value.
+      most: for numbers, the largest allowed value.
+    """
     metadata = dict(group=group, help=help, least=least, most=most)
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -37,7 +45,8 @@ _acting = functools.partial(_option, "acting")
 
 
 class ConfigError(ValueError):
-    """A hyper-parameter is not allowed. The message names field, value and what is allowed."""
+    """A hyper-parameter has a value that is not allowed. The message names the field, the value and
+    the allowed values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,14 +56,14 @@ class EVEConfig:
     # The posterior.
     structure: str = _posterior(
         "tangent",
-        "of the Fisher: 'tangent' = the first layer's block, exact for wide layers, 'kronecker' = "
-        "Kronecker factors of all layers' inputs and gradients, 'input' = the same with isotropic "
-        "gradients, 'diagonal' = the paper's",
+        "structure of the Fisher: 'tangent' = the first layer's block, exact for wide layers; "
+        "'kronecker' = Kronecker factors of all layers' inputs and gradients; 'input' = the same "
+        "with isotropic gradients; 'diagonal' = the paper's",
     )
     omega: float = _posterior(
         1e7,
-        "exploration scale: large = less exploration; with structure 'tangent' the information of "
-        "a visit without noise",
+        "exploration scale: larger = less exploration; with structure 'tangent' the Fisher "
+        "information of a visit without noise",
         1e-15,
         1e15,
     )
@@ -63,12 +72,12 @@ class EVEConfig:
     )
     prior: str = _posterior(
         "unit",
-        "precision of the posterior: 'unit' = omega n F + unit information, 'constant' = "
-        "omega n F + prior_precision, 'paper' = omega n (F + epsilon)",
+        "precision of the posterior: 'unit' = omega n F + unit information; 'constant' = "
+        "omega n F + prior_precision; 'paper' = omega n (F + epsilon)",
     )
     prior_std: float = _posterior(
         20.0,
-        "prior standard deviation of every value, for the unit prior, in units of the scale of "
+        "prior standard deviation of every value under the unit prior, in units of the scale of "
         "returns",
         1e-15,
         1e15,
@@ -78,19 +87,19 @@ class EVEConfig:
         "linear", "sample values of the network linearised at the mean, or of the network itself"
     )
     epsilon: float = _posterior(1e-8, "Fisher regularisation of the paper's prior", 1e-30, 1e15)
-    beta: float = _posterior(1e-4, "rate at which the Fisher average forgets", 0.0, 0.5)
+    beta: float = _posterior(1e-4, "decay rate of the Fisher average", 0.0, 0.5)
     fisher: str = _posterior(
-        "expected", "Fisher estimator (none: no posterior, for epsilon_greedy or greedy acting)"
+        "expected", "Fisher estimator ('none': no posterior; for acting epsilon_greedy or greedy)"
     )
     distributional: bool = _posterior(
-        True, "perturb returns with noise in the Fisher (False is the paper's ablation)"
+        True, "add noise to returns in the Fisher (False: the paper's ablation)"
     )
 
     # Return targets.
     discount: float = _targets(0.99, "gamma", 0.0, 1.0)
-    n_step: int = _targets(1, "k: rewards that a return sums before it bootstraps", 1, 1000)
+    n_step: int = _targets(1, "k: rewards in a return before it bootstraps", 1, 1000)
     subsample: bool = _targets(
-        False, "keep only every (k+1)-th state, so that returns do not overlap"
+        False, "keep only every (k+1)-th transition, so that returns do not overlap"
     )
     bootstrap: str = _targets("posterior", "bootstrap from a posterior sample, or from its mean")
     bootstrap_sample: str = _targets(
@@ -98,41 +107,42 @@ class EVEConfig:
     )
     bootstrap_samples: int = _targets(
         16,
-        "posterior samples whose maxima a return averages (predictive 'linear'; with one, as in "
-        "the paper, a step of Adam that is seldom taken goes to the median, which is no optimism); "
-        "1, or an even number",
+        "posterior samples whose maxima are averaged in a return (predictive 'linear' only; with "
+        "1, as in the paper, Adam moves rarely drawn values towards the median of their targets, "
+        "which is not optimistic); 1 or an even number",
         1,
         1000,
     )
     cautious: bool = _targets(
         True,
-        "bootstrap around the lower of the target's and the online network's value",
+        "bootstrap from the lower of two values: the target network's, and the online network's as "
+        "of the start of the environment step's minibatches",
     )
     adaptive_scale: bool = _targets(
         True,
-        "measure values in units of the scale of returns that was seen, and observations in units "
-        "of their entries, so that both may have any scale (False: as they come)",
+        "learn values in units of the scale of returns so far, and read observations in units of "
+        "their entries, so that both may have any scale (False: no scaling)",
     )
     bootstrap_burn_in: bool = _targets(
         True, "bootstrap from posterior samples during burn-in too (False: from the mean)"
     )
 
     # The network.
-    hidden: tuple[int, ...] = _network((50, 50), "units of the hidden layers", 1, 100_000)
+    hidden: tuple[int, ...] = _network((50, 50), "number of units of each hidden layer", 1, 100_000)
     activation: str = _network("leaky_relu", "activation of the hidden layers")
     layer_norm: bool = _network(
-        True, "normalise hidden layers before their activation, which bounds the values"
+        True, "layer normalisation before each activation, which bounds the values"
     )
     zero_output: bool = _network(
-        True, "begin with an output layer of zeros: values of zero, the mean of the prior"
+        True, "initialise the output layer with zeros: initial values are the prior's mean, zero"
     )
     first_layer: str = _network(
         "by_action",
-        "in the first layer weights for each action beside those that all share, or one torso "
-        "shared by all (the paper's)",
+        "'by_action' = the first layer has weights for each action beside shared ones; 'shared' = "
+        "all actions share the torso, as in the paper",
     )
     torso: str = _network(
-        "auto", "convolutions before the first layer; 'auto' = dqn for images (uint8, rank 3)"
+        "auto", "convolutional torso; 'auto' = dqn for images (uint8, rank 3), none for others"
     )
 
     # Learning.
@@ -142,22 +152,24 @@ class EVEConfig:
     batches_per_step: int = _optimiser(10, "minibatches for each environment step", 1, 100_000)
     newest: bool = _replay(
         True,
-        "put the newest transition into every minibatch (False: uniform draws alone)",
+        "put the newest transition into every minibatch (False: only uniform draws)",
     )
     target_period: int = _optimiser(40, "minibatches between target network updates", 1, 10**9)
     min_replay: int = _replay(128, "steps in replay before learning starts", 1, 10**9)
     replay_megabytes: float = _replay(
-        2048.0, "most memory that replay may take; the run is refused beyond it", 1e-3, 1e9
+        2048.0, "memory limit of replay; a run that needs more is refused", 1e-3, 1e9
     )
 
     # Acting.
     acting: str = _acting("thompson", "how actions are chosen after burn-in")
-    epsilon_greedy: float = _acting(0.05, "share of random actions of 'epsilon_greedy'", 0.0, 1.0)
-    burn_in_episodes: int = _acting(5, "episodes of uniformly random acting first", 0, 10**9)
+    epsilon_greedy: float = _acting(
+        0.05, "probability of a random action with acting 'epsilon_greedy'", 0.0, 1.0
+    )
+    burn_in_episodes: int = _acting(5, "initial episodes with uniformly random actions", 0, 10**9)
     renew_steps: int = _acting(
         10,
-        "steps after which an actor draws its sample anew, from the posterior as it is then; "
-        "0 = once an episode (the paper's)",
+        "steps after which an actor draws a new sample from the newest posterior; 0 = once an "
+        "episode, as in the paper",
         0,
         10**9,
     )
@@ -201,7 +213,7 @@ class EVEConfig:
             )
 
     def _refuse(self, names: tuple[str, ...], choice: str) -> None:
-        """Raises ConfigError if a field was set that a choice leaves without a meaning."""
+        """Raises ConfigError if one of the fields `names`, unused with `choice`, is set."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name in names and value != field.default:
@@ -212,25 +224,30 @@ class EVEConfig:
 
     @property
     def samples_per_insert(self) -> int:
-        """Transitions that are learnt from for each environment step."""
+        """The number of sampled transitions for each environment step."""
         return self.batch_size * self.batches_per_step
 
     @property
     def counts_inputs(self) -> bool:
-        """Whether transitions count for the posterior from the moment they enter replay."""
+        """Whether transitions update the posterior when they enter replay."""
         return self.structure == "tangent" and self.fisher != "none"
 
     @property
     def noise_scale(self) -> float:
-        """Standard deviation of the noise on a modelled return, `gamma^k sigma_return`.
+        """Standard deviation of the return noise, `gamma^k sigma_return`.
 
-        As printed in the paper it is added to every return, terminal ones included.
+        As printed in the paper, it applies to every return, including terminal ones.
         """
         return self.discount**self.n_step * self.sigma_return if self.distributional else 0.0
 
 
 def check(field: dataclasses.Field, value: Any) -> None:
-    """Raises ConfigError unless `value` is allowed for `field`."""
+    """Raises ConfigError unless `value` is allowed for `field`.
+
+    Args:
+      field: a field of `EVEConfig`.
+      value: its value.
+    """
     kind = type(field.default)
 
     def refuse(allowed: str) -> None:
@@ -259,7 +276,7 @@ def check(field: dataclasses.Field, value: Any) -> None:
 
 
 _NOT_TANGENT = ("sigma_return", "distributional", "beta", "epsilon", "prior_precision")
-"""What belongs to other structures of the posterior alone."""
+"""Fields that only other structures of the posterior use."""
 _PAPER: dict[str, Any] = dict(
     structure="diagonal",
     layer_norm=False,
@@ -287,7 +304,7 @@ _ABLATIONS: dict[str, dict[str, Any]] = {
     "not_distributional": dict(distributional=False),
     "relu": dict(activation="relu"),
 }
-"""The paper's four: what is left out, or put in its place."""
+"""The paper's four ablations, as changes to its algorithm."""
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     "paper": _PAPER,
@@ -296,12 +313,19 @@ PRESETS: dict[str, dict[str, Any]] = {
     ),
     **{f"paper_{name}": {**_PAPER, **change} for name, change in _ABLATIONS.items()},
 }
-"""Named changes to the defaults: 'paper' is the algorithm as printed, 'paper_...' its ablations;
-'dqn_equivalent' is the same learner without exploration by the posterior."""
+"""Named changes to the defaults: 'paper' is the algorithm as printed, 'paper_...' are its
+ablations, and 'dqn_equivalent' is the same learner without a posterior."""
 
 
 def from_dict(values: dict[str, Any]) -> EVEConfig:
-    """The config that `dataclasses.asdict` (or its JSON) described."""
+    """Builds the config that `dataclasses.asdict` (or its JSON) describes.
+
+    Args:
+      values: all fields by name.
+
+    Raises:
+      ConfigError: a field is unknown, missing or not allowed.
+    """
     known = {field.name for field in dataclasses.fields(EVEConfig)}
     unknown = sorted(set(values) - known)
     if unknown:

@@ -1,17 +1,26 @@
-"""The few types that the mathematics speaks; none of them belongs to Acme or Reverb."""
+"""The types that all modules share; none depends on Acme or Reverb."""
 
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import numpy.typing as npt
 
 Array = jax.Array
+HostArray = npt.NDArray[Any]
+"""A NumPy array."""
 Params = Any
-"""A tree of parameters: module name -> parameter name -> array, as Haiku makes it."""
+"""A tree of parameters: module name -> parameter name -> array, as in Haiku."""
 
 
 class Episode(NamedTuple):
-    """What one finished episode was."""
+    """Summary of a finished episode.
+
+    Attributes:
+      number: its number within the run, from one.
+      length: its number of steps.
+      total: the sum of its rewards.
+    """
 
     number: int
     length: int
@@ -19,18 +28,18 @@ class Episode(NamedTuple):
 
 
 class ReplayFull(MemoryError):
-    """Replay would outgrow its bound. The message says what to change."""
+    """Replay would exceed `replay_megabytes`. The message says what to change."""
 
 
 class Transition(NamedTuple):
     """A k-step transition, or a batch of them along leading axes.
 
     Attributes:
-      o_tm1: the observation that was acted in, `[...]` as the network's `encode` takes it.
+      o_tm1: the observation before the action, as the network's `encode` reads it.
       a_tm1: the action, an integer.
-      r_t: `sum_i gamma^i R_{t+i+1}`, the discounted rewards of the k steps.
-      discount_t: `gamma^k` times the environment's own discounts: 0 where the episode
-        terminated on the way, not 0 where it was cut off (truncated).
+      r_t: `sum_i gamma^i R_{t+i+1}`, the discounted sum of the k rewards.
+      discount_t: `gamma^k` times the environment's discounts: 0 if the episode terminated within
+        the k steps, not 0 if it was truncated.
       o_t: the observation k steps later, to bootstrap from.
     """
 
@@ -42,18 +51,18 @@ class Transition(NamedTuple):
 
 
 class SparseInput(NamedTuple):
-    """A vector as its entries that are not zero.
+    """Vectors as their non-zero entries.
 
     Attributes:
-      index: `[..., K]` int32, where they stand; -1 for none.
-      value: `[..., K]` float32.
+      index: `[..., K]` int32, positions of the entries; -1 for padding.
+      value: `[..., K]` float32, the entries.
     """
 
     index: Any
     value: Any
 
     def whole(self, width: int) -> np.ndarray:
-        """The vectors `[..., width]`, for NumPy arrays."""
+        """Returns the dense vectors `[..., width]`; for NumPy arrays."""
         out = np.zeros((*self.index.shape[:-1], width), np.float32)
         flat, index = out.reshape(-1, width), self.index.reshape(-1, self.index.shape[-1])
         value = np.where(self.index < 0, 0.0, self.value).reshape(index.shape)
@@ -62,13 +71,14 @@ class SparseInput(NamedTuple):
 
 
 class New(NamedTuple):
-    """Transitions that entered replay, in the order of their coming: a trajectory, or several.
+    """New transitions in replay, in insertion order: one trajectory, or several.
 
     Attributes:
       transitions: `[m, ...]`.
-      returns: `[m]`, for each of them the discounted sum of its episode's rewards so far.
-      place: `[2]`, of one trajectory its writer's number, and which of that writer's it is.
-      everything: True if these are all that replay has held so far.
+      returns: `[m]`, for each transition the discounted sum of its episode's rewards so far.
+      place: `[2]`, for one trajectory the number of its writer, and its number among that writer's
+        trajectories.
+      everything: True if these are all transitions that replay has held so far.
     """
 
     transitions: Transition
@@ -78,19 +88,20 @@ class New(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """Rounds of minibatches, to be learnt one after another.
+    """Rounds of minibatches, to be learnt in order.
 
     Attributes:
       batches: transitions with leading axes `[R, batches_per_step, batch_size]`.
-      steps: `[R]` int32, how many steps replay held when each round was drawn.
-      due: how many of the R are to be learnt; the others only fill the arrays.
-      shares: `[R, batches_per_step, batch_size, num_actions]`, what is left of the prior's variance
-        at the next states, as of each round; () if the posterior does not count inputs.
+      steps: `[R]` int32, the size of replay when each round was drawn.
+      due: the number of rounds to learn; the rest of the R is padding.
+      shares: `[R, batches_per_step, batch_size, num_actions]`, the share of the prior's variance
+        that is left at the next states, as of each round; () if the posterior does not count
+        inputs.
       scale: `[R]`, the scale of returns as of each round.
-      largest: `[R]`, the largest return as of each round.
-      known: what replay knew after the last round (see `evidence.Known`).
-      new: transitions that entered replay since the round before, for a learner that has to count
-        them itself: then the four above are not given.
+      largest: `[R]`, the largest absolute return as of each round.
+      known: statistics of replay after the last round (see `evidence.Known`).
+      new: transitions that entered replay since the last round, for a learner that updates the
+        statistics itself; the four fields above are then not given.
     """
 
     batches: Transition

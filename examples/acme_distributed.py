@@ -1,8 +1,8 @@
-"""The builder in a distributed Acme program: Acme 0.4.0's own layout plays catch, as processes.
+"""The builder in a distributed Acme program: Acme 0.4.0's own layout trains on catch.
 
-With Acme's development head, give `EVEBuilder(config)` to `experiments.ExperimentConfig`, and that
-to `make_distributed_experiment`. (`eve launch` is a program of the same parts,
-whose processes may die.)
+With Acme's development head, pass `EVEBuilder(config)` to `experiments.ExperimentConfig`, and that
+to `make_distributed_experiment`. (`eve launch` is a program of the same parts that also restarts
+processes that die.)
 """
 
 import csv
@@ -23,17 +23,17 @@ CONFIG = EVEConfig(burn_in_episodes=20, min_replay=64)
 
 
 def make_environment(seed: int) -> wrappers.SinglePrecisionWrapper:
-    """An actor's environment."""
+    """The environment of one actor."""
     return wrappers.SinglePrecisionWrapper(Catch(seed=seed))
 
 
 def make_network(spec: specs.EnvironmentSpec) -> Network:
-    """The network, the same in each process."""
+    """The network, which every process builds alike."""
     return make_networks(spec, CONFIG)
 
 
 def make_program(directory: str, steps: int, actors: int) -> lp.Program:
-    """Replay, learner, counter, actors, and a coordinator that ends it after so many steps."""
+    """Replay, learner, counter, actors, and a coordinator that ends the run after `steps`."""
     spec = specs.make_environment_spec(make_environment(0))
     builder = EVEBuilder(CONFIG)
     return DistributedLayout(
@@ -52,7 +52,7 @@ def make_program(directory: str, steps: int, actors: int) -> lp.Program:
 
 
 def main(steps: int = 2000, actors: int = 2) -> list[list[float]]:
-    """Trains; gives the returns of each actor's episodes."""
+    """Trains, and returns the episode returns of each actor."""
     with tempfile.TemporaryDirectory() as directory:
         program = make_program(directory, steps, actors)
         lp.launch(program, launch_type="local_mp", terminal="current_terminal").wait()

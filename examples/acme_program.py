@@ -1,6 +1,6 @@
-"""The builder in an Acme program: Acme 0.4.0's own agent and environment loop play catch.
+"""The builder in an Acme program: Acme 0.4.0's `LocalLayout` and environment loop train on catch.
 
-With Acme's development head, give `EVEBuilder(config)` to `experiments.ExperimentConfig` instead.
+With Acme's development head, pass `EVEBuilder(config)` to `experiments.ExperimentConfig` instead.
 """
 
 from acme import EnvironmentLoop, specs, wrappers
@@ -12,14 +12,14 @@ from eve_acme.agent.adapter import Acme040Builder
 
 
 def main(episodes: int = 300) -> float:
-    """Trains, and gives the mean return of the last quarter of all episodes."""
-    from acme.jax.layouts import local_layout  # After eve_acme.agent has repaired JAX for it.
+    """Trains, and returns the mean return of the last quarter of all episodes."""
+    from acme.jax.layouts import local_layout  # After eve_acme.agent: it restores JAX names.
 
     config = EVEConfig(burn_in_episodes=30, min_replay=64)
     environment = wrappers.SinglePrecisionWrapper(Catch(seed=0))
     spec = specs.make_environment_spec(environment)
     network = make_networks(spec, config)
-    builder = EVEBuilder(config)
+    builder = EVEBuilder(config, limited=False)  # This layout keeps the ratio of samples itself.
     agent = local_layout.LocalLayout(
         seed=0,
         environment_spec=spec,

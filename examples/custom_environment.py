@@ -1,6 +1,6 @@
 """An environment of your own: a long corridor whose only reward is at its far end.
 
-A random walk seldom gets there; the posterior says which way nobody has gone yet.
+A random walk seldom reaches it; the posterior is wide for actions that were not tried yet.
 `eve run --env examples.custom_environment:make_env` trains on it too.
 """
 
@@ -41,12 +41,12 @@ class Corridor(dm_env.Environment):
 
 
 def make_env() -> dm_env.Environment:
-    """What the command line calls."""
+    """The function for `eve run --env`."""
     return Corridor()
 
 
 def main(episodes: int = 40) -> tuple[float, Engine]:
-    """Trains; gives the best return and the engine."""
+    """Trains, and returns the best return and the engine."""
     environment = make_env()
     config = EVEConfig(burn_in_episodes=5, discount=0.9)
     spec = types.SimpleNamespace(

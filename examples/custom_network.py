@@ -12,14 +12,14 @@ from eve_acme.embedded import Engine
 
 
 def q_values(board: jax.Array) -> jax.Array:
-    """A small residual network. Leaky ReLU: where a gradient is zero, the posterior is blind."""
+    """A small residual network, with leaky ReLU because zero gradients hide parameters."""
     h = hk.Linear(32)(jnp.ravel(board))
     h = h + hk.Linear(32)(jax.nn.leaky_relu(h))
     return hk.Linear(3)(jax.nn.leaky_relu(h))
 
 
 def main(episodes: int = 300) -> float:
-    """Trains; gives the mean return of the last quarter of all episodes."""
+    """Trains, and returns the mean return of the last quarter of all episodes."""
     environment = Catch(seed=0)
     spec = types.SimpleNamespace(
         actions=environment.action_spec(), observations=environment.observation_spec()

@@ -1,6 +1,6 @@
-"""Offline learning: a Reverb dataset is recorded and saved, then learnt from without playing.
+"""Offline learning: records a Reverb dataset, then learns from it without an environment.
 
-Random episodes are written by the agent's own adder; the checkpoint of the table is the dataset.
+The agent's own adder writes random episodes; a checkpoint of the Reverb tables is the dataset.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ CONFIG = EVEConfig(min_replay=1, batch_size=32)
 
 
 def record(environment: dm_env.Environment, directory: str, episodes: int) -> str:
-    """Random episodes as a checkpoint of Reverb; gives its path."""
+    """Writes random episodes into a Reverb checkpoint, and returns its path."""
     spec = specs.make_environment_spec(environment)
     builder = EVEBuilder(CONFIG, limited=False)
     checkpointer = reverb.checkpointers.DefaultCheckpointer(directory)
     server = reverb.Server(builder.make_replay_tables(spec), checkpointer=checkpointer)
     client = server.localhost_client()
-    # Any actor will do: one whose burn-in never ends plays at random.
+    # An actor that stays in burn-in acts at random.
     always = dataclasses.replace(CONFIG, burn_in_episodes=episodes)
     policy = EVEBuilder(always).make_policy(make_networks(spec, CONFIG), spec)
     adder = builder.make_adder(client, spec)
@@ -45,7 +45,7 @@ def record(environment: dm_env.Environment, directory: str, episodes: int) -> st
 
 
 def learn(environment: dm_env.Environment, path: str, rounds: int) -> float:
-    """Learns from the dataset alone; gives the mean return of 20 greedy episodes."""
+    """Learns from the dataset alone; returns the mean return of 20 greedy episodes."""
     spec = specs.make_environment_spec(environment)
     network = make_networks(spec, CONFIG)
     builder = EVEBuilder(CONFIG, limited=False)
@@ -74,7 +74,7 @@ def learn(environment: dm_env.Environment, path: str, rounds: int) -> float:
 
 
 def main(episodes: int = 200, rounds: int = 600) -> float:
-    """Records, then learns."""
+    """Records a dataset, then learns from it."""
     environment = wrappers.SinglePrecisionWrapper(Catch(seed=0))
     with tempfile.TemporaryDirectory() as directory:
         return learn(environment, record(environment, directory, episodes), rounds)

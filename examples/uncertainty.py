@@ -1,6 +1,6 @@
-"""How sure is a trained agent? Loads one in a line; needs neither Acme nor the environment.
+"""Uncertainty of a trained agent, loaded in one line without Acme and without the environment.
 
-The agent here is saved by `examples/custom_environment.py`; the DIR of any `eve run` will do.
+This example trains and saves `examples/custom_environment.py`; the DIR of any `eve run` works too.
 """
 
 import sys
@@ -13,7 +13,7 @@ from eve_acme.core.epistemic import Values
 
 
 def report(directory: str, observations: np.ndarray) -> Values:
-    """Prints value, spread and range of each action."""
+    """Prints mean, standard deviation and quantiles of each action's value."""
     agent = eve_acme.load(directory)
     values = agent.values(observations)
     low, _, high = values.quantiles
@@ -27,7 +27,7 @@ def report(directory: str, observations: np.ndarray) -> Values:
 
 
 def main(episodes: int = 8) -> Values:
-    """Trains in the corridor, saves, loads, reports on five places."""
+    """Trains in the corridor, saves the agent, loads it, and reports on five places."""
     from custom_environment import main as train
 
     _, engine = train(episodes)

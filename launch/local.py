@@ -2,7 +2,7 @@
 
 The same as `eve launch TASK --actors ACTORS`, as a program to read and to copy: a plan, a Launchpad
 program of the builder's parts (`eve_acme.distributed.program.make_program`), and a supervisor that
-starts again whatever dies. Results are below runs/.
+restarts processes that die. It writes its results to runs/local.
 """
 
 import pathlib
@@ -15,7 +15,7 @@ from eve_acme.experiments.plan import Plan, new_directory
 
 
 def main(task: str = "deep_sea:size=10", actors: int = 2, out: str | None = None) -> int:
-    """Trains until Deep Sea is solved, or 200 episodes were played; gives the exit code."""
+    """Trains until Deep Sea is solved or 200 episodes are played; returns the exit code."""
     plan = Plan(
         task=task,
         agent="eve",

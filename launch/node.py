@@ -1,6 +1,6 @@
-"""One node of a cluster's run: python launch/node.py ROLE [TASK].
+"""One node of a distributed run: python launch/node.py ROLE [TASK].
 
-Every node is told the same run and where all nodes listen, and plays its own part:
+Start every node with the same task and the addresses of all nodes:
 
     EVE_ADDRESSES=counter=h1:7001,replay=h1:7002,reverb=h1:7003,learner=h2:7004,evaluator=h2:7005
     python launch/node.py learner deep_sea:size=20     on h2, and so on: counter, replay, evaluator,

@@ -1,7 +1,7 @@
 """A sweep: python launch/sweep.py. Deep Sea in three encodings, three seeds each, two at a time.
 
-The same as `eve sweep TASK ... --seeds 0-2 --jobs 2 -- --stop-when-solved`: runs that have ended
-are kept, so that it may be stopped and started again.
+The same as `eve sweep TASK ... --seeds 0-2 --jobs 2 -- --stop-when-solved`. It keeps finished runs,
+so you may stop it and start it again.
 """
 
 import sys

@@ -1,5 +1,6 @@
 """What several tests share."""
 
+import importlib.util
 import os
 import types
 
@@ -8,19 +9,30 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from eve_acme.cli.main import RUNTIME
+from eve_acme.cli.main import RUNTIME, draw_as_locked
 from eve_acme.core.update import Round
 from eve_acme.types import SparseInput, Transition
 
 for name, value in {**RUNTIME, "TF_CPP_MIN_LOG_LEVEL": "3"}.items():
     os.environ.setdefault(name, value)
+draw_as_locked()
 
 LONGEST = ("test_program", "test_images", "test_examples", "test_run", "test_node")
 """Files that take longest: begun first, so that no worker is left alone with one."""
 
 
+HAS_ACME = importlib.util.find_spec("acme") is not None
+"""Without it, on a later Python: the Acme agent and distributed runs are not collected, and tests
+that are marked `acme` are skipped. All else is tested."""
+collect_ignore_glob = [] if HAS_ACME else ["agent/*.py", "docker/*.py", "distributed/test_[!c]*.py"]
+
+
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+    if not HAS_ACME:
+        for item in items:
+            if item.get_closest_marker("acme"):
+                item.add_marker(pytest.mark.skip(reason="needs Acme, Reverb and Launchpad"))
 
 
 @pytest.fixture

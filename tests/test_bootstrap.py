@@ -325,3 +325,10 @@ def test_ctrl_c_on_a_terminal_stops_all_of_it_and_the_next_call_starts_afresh(
     assert (code, out.split("|")[-1]) == (0, "1.0")
     assert not any("waiting for it" in line for line in err)
     assert checkout.venvs_made() == 2
+
+
+def test_the_newest_of_everything_needs_a_later_python(checkout: Checkout) -> None:
+    """And neither the lock's environment nor one of its own is begun without it."""
+    code, out, err = checkout.run("test", "--newest")
+    assert (code, out, len(err)) == (2, "", 1) and "no Python after 3.10 found" in err[0]
+    assert not list(checkout.root.glob(".venv*"))

@@ -3,12 +3,14 @@
 import importlib
 import importlib.util
 import inspect
+import json
 import pathlib
 import re
 
 import pytest
 
 import eve_acme
+from eve_acme import EVEConfig
 
 FOLDER = pathlib.Path(__file__).parents[1] / "docs"
 
@@ -30,6 +32,7 @@ def test_all_that_is_exported_is_on_it(make_api):
     assert sorted(bold) == sorted(set(eve_acme.__all__) - {"PRESETS"})
 
 
+@pytest.mark.acme
 def test_signatures_are_those_of_the_objects(make_api):
     """Names of parameters from `inspect`, which has imported them, in the order of the page."""
     page = make_api.page()
@@ -51,3 +54,14 @@ def test_docstrings_become_lists(make_api):
     assert make_api._markdown(text) == (
         "What it is.\n\nArgs:\n\n- `size`: how large,\n    in cells.\n- `seed`: of all."
     )
+
+
+def test_hyper_parameters_have_the_defaults_that_their_page_says():
+    text = (FOLDER / "hyperparameters.md").read_text()
+    rows = re.findall(r"^\| (`[^|]+) \| ([^|\s][^|]*) \|", text, re.MULTILINE)
+    fields = [field for names, _ in rows for field in re.findall(r"`(\w+)`", names)]
+    defaults = [default for _, values in rows for default in values.split(", ")]
+    assert len(fields) == 14
+    for field, default in zip(fields, defaults, strict=True):
+        value = getattr(EVEConfig(), field)
+        assert type(value)(json.loads(default) if not isinstance(value, str) else default) == value

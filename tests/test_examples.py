@@ -1,5 +1,6 @@
 """Every example runs, and does what it says."""
 
+import ast
 import importlib
 import os
 import pathlib
@@ -29,10 +30,12 @@ def test_there_is_a_test_for_each():
     assert [name for name in names if f'example("{name}")' not in source] == []
 
 
+@pytest.mark.acme
 def test_acme_program(example):
     assert example("acme_program").main(episodes=150) > RANDOM_CATCH + 0.5
 
 
+@pytest.mark.acme
 def test_acme_distributed(example):
     """As real processes: it ends by itself and in time, each node when it is told to."""
     path = example("acme_distributed").__file__
@@ -78,6 +81,17 @@ def test_uncertainty(example, capsys):
 
 def test_offline(example):
     assert example("offline").main(episodes=150, rounds=300) > RANDOM_CATCH + 0.5
+
+
+@pytest.mark.parametrize("block, many", [(0, "episodes_until(500)"), (1, "range(200)")])
+def test_programs_of_the_readme(block, many, capsys):
+    """As printed, but for the number of episodes: 20 of nine steps are enough to begin to learn."""
+    text = (FOLDER.parent / "README.md").read_text()
+    program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[block]
+    assert program.count(many) == 1
+    exec(program.replace(many, re.sub(r"\d+", "20", many)), {})
+    returns = ast.literal_eval(capsys.readouterr().out.splitlines()[-1])
+    assert len(returns) == 20 and set(returns) <= {-1.0, 1.0}
 
 
 def test_examples_are_short():

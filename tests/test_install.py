@@ -47,6 +47,7 @@ def test_importing_costs_less_than_half_a_second_beyond_jax(tmp_path):
     assert min(float(_python(TIMED, ROOT, tmp_path)) for _ in range(3)) < 0.5
 
 
+@pytest.mark.acme
 def test_importing_changes_nothing_until_acme_is_asked_for(tmp_path):
     unchanged, imported, repaired = _python(UNTOUCHED, ROOT, tmp_path).split("\n")[:3]
     assert unchanged == "True True"

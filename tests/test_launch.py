@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
 from programs import check_accounts
 
 FOLDER = pathlib.Path(__file__).parents[1] / "launch"
@@ -20,6 +21,7 @@ def _run(name, *words, cwd):
     )
 
 
+@pytest.mark.acme
 def test_a_local_run_ends_with_its_results(tmp_path):
     done = _run("local.py", "deep_sea:size=4", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 BLOCKED = ("acme", "reverb", "launchpad", "tensorflow", "sonnet", "tree")
 PURE = ("core", "replay", "environments", "embedded", "types.py", "config.py", "saved.py")
 ROOT = pathlib.Path(__file__).parents[1]
@@ -59,6 +61,7 @@ def test_imports_run_one_way():
         assert not re.search(r"^\s*(from|import) launch\b", path.read_text(), re.MULTILINE), path
 
 
+@pytest.mark.acme
 def test_the_engines_do_not_import_each_other():
     done = _run(_blocking(["acme"]) + "import eve_acme.embedded\nprint('ok')")
     assert done.stdout.strip() == "ok", done.stderr
@@ -75,10 +78,28 @@ def test_the_builder_without_acme_says_what_to_install():
     assert done.returncode != 0 and "pip install 'eve-acme[acme]'" in last, done.stderr
 
 
-def test_the_engine_of_acme_without_its_packages_is_refused_in_one_line(tmp_path):
-    words = ["run", "bandit/0", "--engine", "acme", "--out", str(tmp_path / "out")]
-    code = f"from eve_acme.cli.main import main\nsys.exit(main({words!r}))"
-    done = _run(_blocking(["acme", "reverb"]) + code)
-    assert done.returncode == 2
-    assert "eve: engine: got 'acme', allowed once its packages are there" in done.stderr
-    assert "Traceback" not in done.stderr
+REFUSED = {
+    "run bandit/0 --engine acme --out {out}": "--engine acme: allowed once acme is there",
+    "run bandit/0 --agent dqn --out {out}": "--agent dqn: allowed once rlax is there",
+    "launch bandit/0 --out {out}": "eve launch: allowed once acme is there",
+    "chaos --out {out}": "eve chaos: allowed once acme is there",
+    "node --role actor -- bandit/0 --out {out}": "eve node: allowed once acme is there",
+    "bench distributed --out {out}": "eve bench distributed: allowed once acme is there",
+}
+"""Commands that a plain install cannot run, and what each says, in one line, before it writes."""
+
+
+def test_what_needs_missing_packages_says_which_in_one_line(tmp_path):
+    out = tmp_path / "out"
+    lines = [
+        f"print(main({line.format(out=out).split()!r}), file=sys.stderr)\n" for line in REFUSED
+    ]
+    code = "from eve_acme.cli.main import main\n" + "".join(lines)
+    done = _run(_blocking(["acme", "reverb", "launchpad", "rlax"]) + code)
+    said = done.stderr.splitlines()
+    assert [line.partition(" (")[0] for line in said[::2]] == [
+        f"eve: {line}" for line in REFUSED.values()
+    ]
+    assert said[1::2] == ["2"] * len(REFUSED)
+    assert "Python 3.10 on Linux x86_64" in said[0] and "'eve-acme[baselines]'" in said[2]
+    assert not out.exists()

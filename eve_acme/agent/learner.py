@@ -65,8 +65,9 @@ class EVELearner(core.Learner):
           mode: how they come.
           episodes_so_far: episodes of the whole run; by default as the counter has them.
           counter: counts minibatches as `steps`.
-          logger: gets the counts, n, the samples drawn for each step in replay (so far), and the
-            means of loss, q and target over the minibatches of the last call.
+          logger: gets the counts, n, the samples drawn for each step in replay (so far), the
+            means of loss, q and target over the minibatches of the last call, and the spread and
+            effective visits of the posterior where the last of them bootstraps from.
         """
         key = np.asarray(jax.random.key_data(random_key))
         self._learning = Learning(config, network, jnp.asarray(key))
@@ -107,6 +108,10 @@ class EVELearner(core.Learner):
     def metrics(self) -> Any:
         """What the last rounds showed of themselves."""
         return self._learning.metrics
+
+    def report(self) -> dict[str, Any]:
+        """The same, and how sure the posterior is, by name (`core.learning.posterior_metrics`)."""
+        return self._learning.report()
 
     def step(self, least: int | None = None) -> None:
         """`learn` in the background, and a report."""
@@ -187,10 +192,11 @@ class EVELearner(core.Learner):
         self._timestamp = now
         minibatches, self._learnt = self._learnt * self._config.batches_per_step, 0
         counts = self._counter.increment(steps=minibatches, walltime=elapsed)
-        metrics = self.metrics._asdict() if self.metrics else {}
+        if type(self._logger) is loggers.NoOpLogger:  # Whose subclasses may do something.
+            return
         samples = self.rounds * self._config.samples_per_insert
         ratio = samples / max(1, self.n - 1)
-        self._logger.write({**counts, "n": self.n, "samples_per_insert": ratio, **metrics})
+        self._logger.write({**counts, "n": self.n, "samples_per_insert": ratio, **self.report()})
 
     def get_variables(self, names: Sequence[str]) -> list[Posterior]:
         """The posterior, as numpy arrays, for each name (there is only one)."""

@@ -352,10 +352,15 @@ def make_dataset_iterator(
 
 def _streamed(arrivals: Arrivals) -> Generator[New, None, None]:
     """All that replay holds, as one, and then each trajectory as it comes."""
+    yield from _everything(arrivals)
+    yield from arrivals.stream()
+
+
+def _everything(arrivals: Arrivals) -> Generator[New, None, None]:
+    """All that replay holds, as one. (A generator of its own, which frees its copy at its end.)"""
     held = arrivals.held()
     if held:
         yield joined(held, everything=True)
-    yield from arrivals.stream()
 
 
 def _available(arrivals: Arrivals) -> Generator[New, None, None]:

@@ -1,8 +1,8 @@
 """The Acme agent in one process, in lock-step: an environment step, then the learning it pays for.
 
-It has the public face of the embedded engine, so that whatever runs one can run the other. Which
-transitions a round holds is Reverb's choice, and Reverb takes no seed: two runs of one seed
-differ, unlike the embedded engine's.
+It has the interface of the embedded engine, so that callers can use either. The learner reads each
+step from Reverb's queue as soon as it is written and draws minibatches from its own memory with the
+run's seed, so that two runs with one seed are equal.
 """
 
 import os
@@ -98,6 +98,9 @@ class AcmeEngine(Loop):
     def metrics(self) -> Any:
         """What the last round showed of itself."""
         return self._learner.metrics
+
+    def _learnt(self) -> dict[str, Any]:
+        return self._learner.report()
 
     def check_room(self, steps: int) -> None:
         """Raises ReplayFull unless replay can hold so many steps."""

@@ -22,6 +22,7 @@ from eve_acme.distributed.supervise import (
     node_names,
 )
 from eve_acme.errors import UsageError
+from eve_acme.experiments import packages
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.folder import locked
 from eve_acme.replay import journal
@@ -69,6 +70,7 @@ def chaos(args: argparse.Namespace) -> int:
     """The command: exit code 0 if work always went on and no step was lost or counted twice."""
     if args.kills < 1:
         raise UsageError(f"--kills: got {args.kills}, allowed is a whole number from 1")
+    packages.require("eve chaos", *packages.ACME)
     directory = plan_lib.new_directory(args.out, "runs/chaos")
     words = ["launch", args.task, "--actors", str(args.actors), "--seed", str(args.seed)]
     words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]

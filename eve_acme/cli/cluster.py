@@ -16,7 +16,7 @@ from typing import Any
 
 from eve_acme.cli import cluster_files
 from eve_acme.cli.cluster_files import check_actors, checked_run
-from eve_acme.cli.run import files_in
+from eve_acme.cli.outcome import files_in
 from eve_acme.distributed.program import ROLES
 from eve_acme.errors import UsageError
 

@@ -12,14 +12,14 @@ import time
 from collections.abc import Set
 from typing import Any
 
-from eve_acme.cli import options, settings
+from eve_acme.cli import options, outcome, settings
 from eve_acme.config import ConfigError
 from eve_acme.distributed import audit
 from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run, seed_of
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
 from eve_acme.errors import InputError, UsageError
-from eve_acme.experiments import devices, engines, tasks
+from eve_acme.experiments import devices, engines, packages, run_page, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.folder import locked
 from eve_acme.experiments.view import View
@@ -42,7 +42,8 @@ def add_parser(commands: Any) -> None:
         description="Runs the agent as a Launchpad program: replay (Reverb), learner, actors,\n"
         "evaluator, counter and coordinator. A process that dies is started again. Writes\n"
         "config.json, summary.json, curve.png, episodes.csv, metrics.csv, evaluation.csv,\n"
-        "tensorboard/, logs/ and state/ (what --resume needs) to DIR.",
+        "index.html ('eve watch DIR' serves it meanwhile), tensorboard/, logs/ and state/ (what\n"
+        "--resume needs) to DIR.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -101,6 +102,7 @@ def launch(args: argparse.Namespace) -> int:
         print(settings.text(run.plan, args.preset), end="")
         return 0
     check_room(run)
+    packages.require("eve launch", *packages.ACME)
     cores = learner_cores(args)
     check_device(args)
     with options.metrics_endpoint(args) as endpoint:
@@ -321,8 +323,6 @@ def write_config(run: Run) -> None:
 
 def show(run: Run) -> int:
     """Says what came of it, and where everything is; gives 1 if it failed, else 0."""
-    from eve_acme.cli.run import files_in, show_summary
-
     path = run.directory / "summary.json"
     if not path.exists():
         print(f"no summary; what was learnt is in {run.directory}/state", file=sys.stderr)
@@ -331,8 +331,8 @@ def show(run: Run) -> int:
     if summary["failed"]:
         print(f"eve: {summary['failed']}", file=sys.stderr)
         return 1
+    run_page.write(run.directory)
     title = f"{run.plan.label} on {run.plan.task}, seed {run.plan.seed}, {run.actors} actors"
-    show_summary(title, summary)
-    print(f"  files: {files_in(run.directory)}")
+    outcome.show(title, summary, run.directory)
     print(f"  go on: eve launch --resume {run.directory} --episodes N")
     return 0

@@ -1,5 +1,6 @@
 """`eve`: parses the command line, and turns bad input into one line and exit code 2."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -14,10 +15,14 @@ from eve_acme.experiments import output
 RUNTIME = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false --xla_cpu_enable_fast_math=true",
     "PJRT_NPROC": "1",
+    "OPENBLAS_NUM_THREADS": "1",
 }
-"""How JAX's CPU runtime is fastest at this. Minibatches of 12 are too small to share between
-threads: the first flag keeps an operation to one, the last several operations. Fast math lets XLA
-add up in another order and multiply and add in one instruction; it still honours NaN and infinity.
+"""How JAX's CPU runtime and NumPy are fastest at this. Minibatches of 12 are too small to share
+between threads: the first flag keeps an operation to one, PJRT_NPROC several operations, and the
+last NumPy's products, whose threads spin while they wait for each other. (`./eve` sets it for this
+process, which has loaded NumPy by now; processes that it starts inherit it from here.) Fast math
+lets XLA add up in another order and multiply and add in one instruction; it still honours NaN and
+infinity.
 """
 
 
@@ -25,8 +30,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; gives the exit code."""
     for name, value in {**RUNTIME, "TF_CPP_MIN_LOG_LEVEL": "3"}.items():
         os.environ.setdefault(name, value)
+    draw_as_locked()
     words = list(sys.argv[1:] if argv is None else argv)
     return output.quiet_if_unread(lambda: _command(words))
+
+
+def draw_as_locked() -> None:
+    """Makes keys and normals those of JAX 0.4 whatever its version: from 0.5 on its default draws
+    others from the same key, and a seed would name another run."""
+    import jax
+
+    with contextlib.suppress(AttributeError):  # A version that has no choice any more.
+        jax.config.update("jax_threefry_partitionable", False)
 
 
 class Terminated(KeyboardInterrupt):
@@ -93,6 +108,7 @@ def _parser() -> Any:
         data,
         doctor,
         evaluate,
+        figure,
         launch,
         node,
         options,
@@ -101,6 +117,7 @@ def _parser() -> Any:
         run,
         spread,
         sweep,
+        watch,
     )
 
     parser = options.Parser(
@@ -113,9 +130,11 @@ def _parser() -> Any:
     for command in (
         run,
         launch,
+        watch,
         evaluate,
         sweep,
         report,
+        figure,
         data,
         spread,
         probe,

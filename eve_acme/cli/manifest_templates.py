@@ -23,7 +23,7 @@ containers:
     resources:
       requests: {{cpu: {cpu}, memory: {memory}Mi}}
       limits: {{memory: {limit}Mi}}
-    startupProbe: # Importing everything may take minutes.
+    startupProbe: # Imports can take minutes.
       {alive}
       periodSeconds: 5
       failureThreshold: 120
@@ -45,12 +45,11 @@ READINESS = """\
 """
 
 SERVICES = """\
-# The nodes that others call. StatefulSets, since there must never be two of one: each writes to its
-# own volume.
+# StatefulSets, because two pods of one role must never run at once: each writes to its own volume.
 """
 
 SERVICE = """\
-# {about} Headless: its name is the address of its one pod.
+# {about} Headless: the service's name resolves to its one pod.
 apiVersion: v1
 kind: Service
 metadata:
@@ -87,7 +86,7 @@ spec:
 """
 
 JOBS = """\
-# What ends: the coordinator, whose end is the run's, and the actors.
+# Jobs: the coordinator, which completes when the run ends, and the actors.
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata:
@@ -100,8 +99,7 @@ spec:
 """
 
 ACTORS = """\
-# Its parallelism is the number of actors, and may be changed while the run goes on. They keep
-# nothing.
+# `parallelism` is the number of actors; it may be changed during the run. Actors are stateless.
 """
 
 JOB = """\
@@ -119,7 +117,7 @@ spec:
 {pod}"""
 
 RUN = """\
-# What the run is, who may speak with its pods, and how many of them may be moved at once.
+# The run's settings, and the NetworkPolicy and PodDisruptionBudget of its pods.
 apiVersion: v1
 kind: Namespace
 metadata:
@@ -134,8 +132,8 @@ metadata:
 data:
   EVE_LAUNCH: {words}
 ---
-# Courier unpickles what it receives: only pods of this run get in, and they get out to each other
-# and to DNS alone. Metrics, which only tell, are also for pods of a namespace 'monitoring'.
+# Courier unpickles what it receives: only pods of this run may connect, and they may connect to
+# each other and to DNS only. Pods of the namespace 'monitoring' may read the metrics.
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata:
@@ -155,7 +153,7 @@ spec:
     - to: [{{namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: kube-system}}}}}}]
       ports: [{{protocol: UDP, port: 53}}, {{protocol: TCP, port: 53}}]
 ---
-# A host that is drained moves one of these at a time: the run waits for it, and goes on.
+# A drain evicts one of these at a time: the run waits for it, and continues.
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:

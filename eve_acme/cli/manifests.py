@@ -4,10 +4,10 @@ Nothing here is of one vendor or one queueing system: no class, no scheduler, no
 `suspend`. Kueue, Volcano and the like set theirs, by labels that a kustomization adds.
 """
 
-import functools
 import math
 import re
 import textwrap
+from typing import Any
 
 from eve_acme.cli import manifest_templates as templates
 from eve_acme.cli.node import PORTS
@@ -18,17 +18,19 @@ _METRICS_WORDS = ["--metrics-port", f'"{METRICS_PORT}"', "--metrics-host", "0.0.
 NODE_MEGABYTES = 700
 """Memory of a node that keeps no steps."""
 PROCESS_MEGABYTES = 1024
-"""Memory of a node that keeps steps, beside the steps."""
-ROOM_MEGABYTES = 1024
-"""Between what such a node asks for and its limit."""
+"""Memory of a node that keeps steps, beside the steps; and once more up to its limit."""
+USUAL = {"learner": 1.0, "replay": 1.5}
+"""Memory for steps, as a multiple of `replay_megabytes`; docker/README.md has what was measured."""
+MOST = 3.0
+"""The same at most: a restarted learner reads all of replay at once."""
 JOURNAL_FACTOR = 5
 """Disk for the log of all steps, as a multiple of the memory for them."""
 
 _ABOUT = {
-    "counter": "Gives out the episodes, and counts them.",
-    "evaluator": "Plays greedily now and then.",
-    "replay": "All steps of the run: a Reverb server and its journal.",
-    "learner": "Learns; its checkpoints are on its volume.",
+    "counter": "The counter numbers the episodes and records them.",
+    "evaluator": "The evaluator plays greedy episodes.",
+    "replay": "Replay: a Reverb server and its log of all steps.",
+    "learner": "The learner, with its checkpoints on its volume.",
 }
 _FILE_ALIVE = """exec: {command: [sh, -c, 'test -n "$(find /tmp/alive -mmin -2)"']}"""
 
@@ -48,14 +50,15 @@ def files(
       What `kubectl apply -k` needs.
     """
     megabytes = math.ceil(replay_megabytes)
-    keeper = functools.partial(
-        _service, memory=PROCESS_MEGABYTES + megabytes, room=ROOM_MEGABYTES, cpu='"1"'
-    )
+
+    def service(role: str, **more: Any) -> str:
+        return _service(role, *memory_of(role, replay_megabytes), **more)
+
     services = {
-        "counter-and-evaluator.yaml": [_service("counter"), _service("evaluator")],
+        "counter-and-evaluator.yaml": [service("counter"), service("evaluator")],
         "replay-and-learner.yaml": [
-            keeper("replay", disk=max(1024, JOURNAL_FACTOR * megabytes)),
-            keeper("learner"),
+            service("replay", cpu='"1"', disk=max(1024, JOURNAL_FACTOR * megabytes)),
+            service("learner", cpu='"1"'),
         ],
     }
     texts = {
@@ -77,6 +80,14 @@ def files(
         namespace=namespace, resources=resources, image=_image(image)
     )
     return texts
+
+
+def memory_of(role: str, replay_megabytes: float) -> tuple[int, int]:
+    """The megabytes that a node usually needs, and those that it may need."""
+    if role not in USUAL:
+        return NODE_MEGABYTES, NODE_MEGABYTES
+    usual = PROCESS_MEGABYTES + math.ceil(USUAL[role] * replay_megabytes)
+    return usual, 2 * PROCESS_MEGABYTES + math.ceil(MOST * replay_megabytes)
 
 
 def check_namespace(name: str) -> None:
@@ -104,18 +115,12 @@ def _quoted(text: str) -> str:
     return "'" + " ".join(text.split()).replace("'", "''") + "'"
 
 
-def _service(
-    role: str,
-    memory: int = NODE_MEGABYTES,
-    room: int = 0,
-    cpu: str = "100m",
-    disk: int = 1024,
-) -> str:
+def _service(role: str, memory: int, limit: int, cpu: str = "100m", disk: int = 1024) -> str:
     """A node that others call: a headless Service and a StatefulSet of one pod with a volume."""
     names = ["replay", "reverb"] if role == "replay" else [role]
     kinds = {name: "reverb" if name == "reverb" else "courier" for name in names}
     ports = ", ".join(f"{{name: {kinds[name]}, port: {PORTS[name]}}}" for name in names)
-    pod = _pod([role], memory, room, cpu, mounted=True)
+    pod = _pod([role], memory, limit, cpu, mounted=True)
     return templates.SERVICE.format(
         role=role, about=_ABOUT[role], ports=ports
     ) + templates.STATEFUL_SET.format(role=role, pod=textwrap.indent(pod, " " * 6), disk=disk)
@@ -130,7 +135,7 @@ def _job(
     claim: bool = False,
 ) -> str:
     """A node that ends with the run."""
-    pod = _pod(words, NODE_MEGABYTES, 0, cpu, mounted=claim, restart="OnFailure")
+    pod = _pod(words, NODE_MEGABYTES, NODE_MEGABYTES, cpu, mounted=claim, restart="OnFailure")
     if claim:
         pod += "  - {name: run, persistentVolumeClaim: {claimName: eve-results}}\n"
     return templates.JOB.format(
@@ -142,7 +147,7 @@ def _job(
 
 
 def _pod(
-    words: list[str], memory: int, room: int, cpu: str, mounted: bool, restart: str = ""
+    words: list[str], memory: int, limit: int, cpu: str, mounted: bool, restart: str = ""
 ) -> str:
     alive, health = _FILE_ALIVE, ""
     if words[0] == "coordinator":
@@ -153,7 +158,7 @@ def _pod(
         words=", ".join(words),
         cpu=cpu,
         memory=memory,
-        limit=memory + room,
+        limit=limit,
         alive=alive,
         health=health,
         mount="      - {name: run, mountPath: /data}\n" if mounted else "",

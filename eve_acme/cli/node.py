@@ -28,7 +28,7 @@ from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.program import ADDRESSES, ROLES
 from eve_acme.errors import InputError, UsageError
-from eve_acme.experiments import devices, tasks
+from eve_acme.experiments import devices, packages, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.view import View
 
@@ -102,6 +102,7 @@ def node(args: argparse.Namespace) -> int:
     own = [address for name, address in addresses.items() if name.startswith(f"{role}/")]
     ports = [int(address.rpartition(":")[2]) for address in own]
     check_ports(ports)
+    packages.require("eve node", *packages.ACME)
     if role != "coordinator" and args.metrics_port is not None:
         raise UsageError(
             f"--metrics-port: got {args.metrics_port} for role {role}, allowed is it for the "

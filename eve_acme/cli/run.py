@@ -7,16 +7,27 @@ import sys
 import time
 from typing import Any
 
-from eve_acme.cli import options, settings
+from eve_acme.cli import options, outcome, settings
 from eve_acme.embedded.loop import Loop
 from eve_acme.errors import Diverged, InputError, UsageError
-from eve_acme.experiments import boards, checkpoint, devices, engines, output, plots, tasks
+from eve_acme.experiments import (
+    boards,
+    checkpoint,
+    devices,
+    engines,
+    output,
+    packages,
+    plots,
+    run_page,
+    tasks,
+)
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.baselines import NAMES
 from eve_acme.experiments.folder import locked
+from eve_acme.experiments.live import LiveFiles
 from eve_acme.experiments.plan import Plan
 from eve_acme.experiments.progress import Progress
-from eve_acme.experiments.recorder import LAST, Recorder
+from eve_acme.experiments.recorder import Recorder
 from eve_acme.files import write_sealed_json
 from eve_acme.types import ReplayFull
 
@@ -38,7 +49,8 @@ def add_parser(commands: Any) -> None:
         "run",
         help="train on a bsuite task and show the result",
         description="Trains one agent on one bsuite task, in this process; writes config.json,\n"
-        "results.csv, episodes.csv, summary.json, curve.png and a checkpoint to DIR.",
+        "results.csv, episodes.csv, metrics.csv, summary.json, curve.png, a page of them all\n"
+        "(index.html; 'eve watch DIR' serves it meanwhile) and a checkpoint to DIR.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -107,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         plan = options.resumed_plan(args, directory)
     for option, package in (("tensorboard", "tensorflow"), ("wandb", "wandb")):
         if getattr(args, option):
-            boards.check(f"--{option}", package)
+            packages.require(f"--{option}", package)
     if args.learner_device is not None:
         devices.use(args.learner_device)
     engine = engines.make(plan)
@@ -187,6 +199,8 @@ class _Run:
         self._loggers = self._open_loggers()
         saved = start = time.monotonic()
         before = self._recorder.wall_seconds
+        live = LiveFiles(self._directory, self._recorder, self._engine)
+        last = None
         with Progress(self._recorder, self._plan.episodes, quiet) as progress:
             while not self._finished and not self._interrupted:
                 episode = self._engine.step()
@@ -196,6 +210,8 @@ class _Run:
                     progress.step(self._engine.env_steps, now)
                     continue
                 self._recorder.episode(episode.length, episode.total, self._engine.environment)
+                last = episode
+                live.update(episode, now)
                 for logger in self._loggers:
                     logger.write(self._engine.report(episode))
                 progress.update(self._engine.env_steps)
@@ -204,6 +220,8 @@ class _Run:
                 if now - saved > CHECKPOINT_SECONDS:
                     self._checkpoint()
                     saved = time.monotonic()
+        if last is not None:
+            live.write(last)
 
     def _open_loggers(self) -> list[Any]:
         loggers: list[Any] = []
@@ -268,36 +286,7 @@ class _Run:
         write_sealed_json(self._directory / "summary.json", summary)
         if recorder.returns:
             plots.write_curve(self._directory / "curve.png", recorder, self._title)
-        _show(self._title, summary, self._directory, (self._directory / checkpoint.LINK).exists())
-
-
-def _show(title: str, summary: dict[str, Any], directory: pathlib.Path, resumable: bool) -> None:
-    show_summary(title, summary)
-    print(f"  files: {files_in(directory)}")
-    if resumable:
-        print(f"  go on: eve run --resume {directory} --episodes N")
-
-
-def files_in(directory: pathlib.Path) -> str:
-    """A run's folder with those of its files for the user that exist."""
-    names = ["summary.json", "curve.png", "results.csv", "episodes.csv", "metrics.csv"]
-    names += ["evaluation.csv", "config.json", "tensorboard", "logs"]
-    paths = [directory / name for name in names if (directory / name).exists()]
-    return f"{directory}/ ({', '.join(p.name + '/' * p.is_dir() for p in paths)})"
-
-
-def show_summary(title: str, summary: dict[str, Any]) -> None:
-    """Prints what came of a run."""
-
-    def episode(value: int | None) -> str:
-        return "not solved" if value is None else f"solved at episode {value}"
-
-    print(f"{title}: {summary['episodes']} episodes, {summary['env_steps']} steps")
-    if summary["final_mean_return"] is not None:
-        last = min(LAST, summary["episodes"])
-        print(f"  mean return of the last {last} episodes: {summary['final_mean_return']:.3f}")
-    if summary["bad_episode_fraction"] is not None:
-        print(f"  treasure in {summary['good_episode_fraction']:.1%} of all episodes")
-        print(f"  20 % good episodes (paper's threshold):  {episode(summary['solved_episode_20'])}")
-        print(f"  10 % good episodes (bsuite's threshold): {episode(summary['solved_episode_10'])}")
-    print(f"  {summary['env_steps_per_second']:.0f} environment steps a second")
+        run_page.write(self._directory)
+        outcome.show(self._title, summary, self._directory)
+        if (self._directory / checkpoint.LINK).exists():
+            print(f"  go on: eve run --resume {self._directory} --episodes N")

@@ -5,13 +5,11 @@ counts and watches on the first, learner and replay on the second if there is on
 all, from the last one on.
 """
 
-import math
 import shlex
 
 from eve_acme.cli import manifests
 from eve_acme.cli.node import PORTS
 
-KEEPERS = ("replay", "learner")
 ATTEMPTS = 20
 FIRST_PORT, JOBS = 20000, 2000
 """Ports follow from the job's number, so that jobs that share a host do not meet."""
@@ -28,13 +26,6 @@ def placement(actors: int, nodes: int) -> list[tuple[str, int | None, int]]:
     ]
     placed += [("actor", i, nodes - 1 - i % nodes) for i in range(actors)]
     return [*placed, ("coordinator", None, 0)]
-
-
-def megabytes(role: str, replay_megabytes: float) -> int:
-    """Memory of a node, as docker/README.md sizes it."""
-    if role in KEEPERS:
-        return manifests.PROCESS_MEGABYTES + math.ceil(replay_megabytes)
-    return manifests.NODE_MEGABYTES
 
 
 def script(
@@ -63,7 +54,7 @@ def script(
     hosts = range(nodes)
     tasks = max(sum(at == host for _, _, at in placed) for host in hosts)
     memory = max(
-        sum(megabytes(role, replay_megabytes) for role, _, at in placed if at == host)
+        sum(manifests.memory_of(role, replay_megabytes)[1] for role, _, at in placed if at == host)
         for host in hosts
     )
     at = {role: host for role, _, host in placed} | {"reverb": min(1, nodes - 1)}

@@ -10,10 +10,12 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from eve_acme.cli import options, report
+import pandas as pd
+
+from eve_acme.cli import options
 from eve_acme.errors import UsageError
+from eve_acme.experiments import overview, sweeps, table, tasks
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.experiments import sweeps, table, tasks
 from eve_acme.files import Damaged, read_sealed_json, write_atomically
 
 POLL_SECONDS = 0.5
@@ -34,8 +36,10 @@ def add_parser(commands: Any) -> None:
         "sweep",
         help="run agents, settings, tasks and seeds, and print the table",
         description="Runs all combinations, N at a time, into DIR/AGENT-SETTING/TASK-seedSEED, and "
-        "writes DIR/table.csv. Call it again after any interruption: finished runs are kept, and "
-        "runs of EVE that were interrupted resume. TASK may be the name of a set: "
+        "writes DIR/table.csv.gz. Call it again after any interruption: finished runs are kept, "
+        "and runs of EVE that were interrupted resume. Runs that DIR's table has as finished are "
+        "done even without their folders: the table alone carries a sweep to another machine. "
+        "TASK may be the name of a set: "
         "exploration (62 tasks), bsuite (468), bsuite-lite (every fourth id), encodings, or one of "
         "bsuite's experiments (deep_sea, cartpole_swingup, ...). Instead of tasks, FILE.toml may "
         "have tasks, agents, settings, seeds and options. Options after -- go to every run.",
@@ -85,26 +89,37 @@ def run(args: argparse.Namespace) -> int:
             )
         commands, plans = commands[args.only : args.only + 1], plans[args.only : args.only + 1]
     directory = pathlib.Path(args.out)
+    known = _table(directory)
     waiting = []
     for words, plan in zip(commands, plans, strict=True):
         folder = f"{plan_lib.folder_name(plan.task)}-seed{plan.seed}"
         name = plan.label if " " in plan.label else f"{plan.label} default"
         out = directory / plan_lib.folder_name(name.replace(" ", "-")) / folder
+        key = (*table.split_label(plan.label), plan.task, plan.seed)
         left = _left(out, plan, words)
+        if known is not None and not out.exists():
+            done = table.is_done(known, key, plan.episodes, plan.stop_when_solved)
+            left = None if done else left
         if left is not None:
             waiting.append(Run(out, plan, left))
     deadline = None if args.hours is None else time.monotonic() + 3600 * args.hours
     failed, left_over = _run_all(waiting, jobs, deadline, directory)
-    if args.only is None and directory.exists():
-        print(f"table: {table.write(directory)}", file=sys.stderr)
-        summaries = report.load([directory])
-        if summaries:
-            print(report.table(summaries))
+    if args.only is None and (known is not None or any(directory.rglob("summary.json"))):
+        path = table.write(directory)
+        print(f"table: {path}", file=sys.stderr)
+        print(overview.markdown(table.read(path)))
     if left_over:
         print(f"not started, for want of time: {len(left_over)} runs; call it again:")
         for left_run in left_over[:20]:
             print(f"  {left_run.out}")
     return 1 if failed else 0
+
+
+def _table(directory: pathlib.Path) -> pd.DataFrame | None:
+    """The last rows of all runs that a folder's table or its runs tell of; None without any."""
+    if not any((directory / name).exists() for name in table.FILES):
+        return None
+    return table.ends(table.read(directory))
 
 
 def _spec(args: argparse.Namespace) -> sweeps.Spec:

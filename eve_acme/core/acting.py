@@ -1,4 +1,4 @@
-"""Acting rules behind one interface: plan for an episode or for some steps of it, then choose an
+"""Acting rules behind one interface: draw a plan for an episode or a part of it, then select an
 action at each step."""
 
 import functools
@@ -17,11 +17,12 @@ from eve_acme.types import Params
 
 
 class Policy(NamedTuple):
-    """How to act.
+    """An acting rule.
 
     Attributes:
-      plan: `(posterior, key) -> plan`, at an episode's start, and when the sample is drawn anew.
-      select: `(plan, observation, key) -> action`, at each step.
+      plan: `(posterior, key) -> plan`, called at an episode's start and whenever the posterior
+        sample is renewed.
+      select: `(plan, observation, key) -> action`, called at each step.
     """
 
     plan: Callable[[Posterior, jax.Array], Any]
@@ -30,7 +31,15 @@ class Policy(NamedTuple):
 
 @functools.lru_cache(maxsize=64)  # Equal configs share one Policy, and with it one jit cache.
 def make_policy(config: EVEConfig, network: Network) -> Policy:
-    """The config's acting rule, after burn-in."""
+    """Builds the acting rule `config.acting`, which applies after burn-in.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+
+    Returns:
+      The policy, not jitted: see `compiled`.
+    """
     sampler = make_sampler(config, network)
 
     def greedy(plan: Any, observation: Any, key: jax.Array) -> jax.Array:
@@ -59,7 +68,14 @@ def make_policy(config: EVEConfig, network: Network) -> Policy:
 
 @functools.lru_cache(maxsize=64)
 def make_packed_policy(config: EVEConfig, network: Network) -> Policy:
-    """`make_policy`, with plans of few arrays: what it costs to choose grows with their number."""
+    """Builds `make_policy`'s policy with each plan packed into a few arrays.
+
+    The dispatch cost of a jitted `select` grows with the number of its arguments.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+    """
     policy = make_policy(config, network)
     return Policy(
         plan=lambda posterior, key: PackedTree.of(policy.plan(posterior, key)),
@@ -68,8 +84,9 @@ def make_packed_policy(config: EVEConfig, network: Network) -> Policy:
 
 
 class KeyedPolicy(NamedTuple):
-    """A policy that derives its keys itself, in the same compiled call: outside of it, each
-    derivation costs more than all that is chosen with it.
+    """A policy that derives its PRNG keys inside the compiled call.
+
+    Deriving a key in a call of its own costs more than selecting an action.
 
     Attributes:
       begin: `(posterior, key, episode, step) -> (plan, episode_key)`.
@@ -82,7 +99,7 @@ class KeyedPolicy(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def keyed(policy: Policy) -> KeyedPolicy:
-    """The policy, with a key for each episode and step from one key of the run."""
+    """Derives the key of each episode and step from one key of the run."""
 
     def begin(
         posterior: Posterior, key: jax.Array, episode: Any, step: Any
@@ -98,6 +115,6 @@ def keyed(policy: Policy) -> KeyedPolicy:
 
 @functools.lru_cache(maxsize=64)
 def compiled(policy: Policy) -> KeyedPolicy:
-    """`keyed`, jitted once for all who use the policy in a process."""
+    """Jits `keyed(policy)`; cached, so that a process compiles each policy once."""
     pure = keyed(policy)
     return KeyedPolicy(jax.jit(pure.begin), jax.jit(pure.select))

@@ -1,7 +1,8 @@
-"""Adam: Optax's state, and a step that is equal to Optax's and cheaper."""
+"""Adam with Optax's state and a cheaper step that equals Optax's up to rounding."""
 
 from typing import Any
 
+import chex
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -11,22 +12,32 @@ from eve_acme.core.rowwise import elementwise
 from eve_acme.types import Params
 
 B1, B2 = 0.9, 0.999
-"""Decay rates of the moments; Optax's defaults."""
+"""Decay rates of the moments: Optax's defaults."""
 
 
 def adam(config: EVEConfig) -> optax.GradientTransformation:
-    """The optimiser."""
+    """Builds Optax's Adam with the config's step size and epsilon."""
     return optax.adam(config.learning_rate, b1=B1, b2=B2, eps=config.adam_epsilon)
 
 
 def adam_step(
     config: EVEConfig, gradient: Params, state: Any, params: Params
 ) -> tuple[Params, Any]:
-    """One step of `adam`: the new parameters and the new state of Optax's optimiser.
+    """Takes one step of `adam`.
 
-    Equal to Optax's up to rounding. Its bias corrections are two divisions for each parameter; here
-    they are in the step size and in epsilon, and the division that is left is most of the cost.
+    Optax divides twice for each parameter to correct the bias of the moments. Here the corrections
+    are folded into the step size and epsilon, which leaves one division for each parameter.
+
+    Args:
+      config: the hyper-parameters.
+      gradient: the gradient of the loss, a tree like `params`.
+      state: Optax's state of `adam`.
+      params: the parameters before the step.
+
+    Returns:
+      The parameters and Optax's state after the step.
     """
+    chex.assert_trees_all_equal_shapes(gradient, params)
     moments, *rest = state
     count = optax.safe_int32_increment(moments.count)
     age = count.astype(jnp.float32)

@@ -1,17 +1,18 @@
-"""What is known and what is not: samples, mean, spread and quantiles of every action's value.
+"""Epistemic uncertainty of action values: samples, mean, standard deviation and quantiles.
 
     epistemic = make_epistemic(config, network)
     samples = epistemic.value_samples(key, posterior, observations, num)     # [num, B, actions]
     values = epistemic.values(key, posterior, observations)                  # mean, std, quantiles
 
-Both are jitted and take a batch of observations. With the linearised predictive the moments have a
-closed form and need no samples; with the network's own they are those of `num` samples.
+Both are jitted and take a batch of observations. The linearised predictive has moments in closed
+form. The network's own predictive estimates them from `num` samples.
 """
 
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import ndtri
@@ -22,11 +23,13 @@ from eve_acme.core.networks import Network
 from eve_acme.core.posterior import Posterior
 
 SAMPLES = 1000
+"""Default number of samples from which `values` estimates moments."""
 LEVELS = (0.05, 0.5, 0.95)
+"""Default levels of the quantiles."""
 
 
 class Values(NamedTuple):
-    """What the posterior says of the action values of a batch of observations.
+    """Posterior moments of the action values of a batch of observations.
 
     Attributes:
       mean: `[B, num_actions]`.
@@ -40,13 +43,13 @@ class Values(NamedTuple):
 
 
 class Epistemic(NamedTuple):
-    """The posterior over values as functions.
+    """The posterior over values as jitted functions of a batch of observations.
 
     Attributes:
-      value_samples: `(key, posterior, observations, num) -> [num, B, num_actions]`; one sample is
-        one function of the state, so its values at several observations belong together.
-      values: `(key, posterior, observations, num=1000, levels=(0.05, 0.5, 0.95)) -> Values`; the
-        linearised predictive is exact, and reads neither `key` nor `num`.
+      value_samples: `(key, posterior, observations, num) -> [num, B, num_actions]`. Each sample is
+        a function of the state, so its values at several observations are jointly distributed.
+      values: `(key, posterior, observations, num=1000, levels=(0.05, 0.5, 0.95)) -> Values`. The
+        linearised predictive is exact and ignores `key` and `num`.
     """
 
     value_samples: Callable[..., jax.Array]
@@ -55,7 +58,12 @@ class Epistemic(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def make_epistemic(config: EVEConfig, network: Network) -> Epistemic:
-    """The config's predictive for a network, compiled once for all who ask in a process."""
+    """Builds the config's predictive for a network; cached, so that a process compiles it once.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+    """
     sampler = predictive.make_sampler(config, network)
 
     def draw(key: jax.Array, posterior: Posterior, observations: Any, num: int) -> jax.Array:
@@ -65,12 +73,13 @@ def make_epistemic(config: EVEConfig, network: Network) -> Epistemic:
                 sample, observations
             )
 
-        # One after the other: a sample takes as much memory as the network.
+        # Sequential: each sample takes as much memory as the network.
         return jax.lax.map(one, jax.random.split(key, num))
 
     def moments(
         key: jax.Array, posterior: Posterior, observations: Any, num: int, levels: jax.Array
     ) -> Values:
+        chex.assert_rank(levels, 1)
         if config.predictive == "linear":
             x = jax.vmap(lambda o: network.encode(o, posterior.units))(observations)
             shares = predictive.tangent_shares(config, network, posterior, observations)
@@ -82,7 +91,6 @@ def make_epistemic(config: EVEConfig, network: Network) -> Epistemic:
             samples.mean(axis=0), samples.std(axis=0), jnp.quantile(samples, levels, axis=0)
         )
 
-    jitted_draw = jax.jit(draw, static_argnames="num")
     jitted_moments = jax.jit(moments, static_argnames="num")
 
     def values(
@@ -94,9 +102,4 @@ def make_epistemic(config: EVEConfig, network: Network) -> Epistemic:
     ) -> Values:
         return jitted_moments(key, posterior, observations, num, jnp.asarray(levels, jnp.float32))
 
-    return Epistemic(
-        value_samples=lambda key, posterior, observations, num: jitted_draw(
-            key, posterior, observations, num
-        ),
-        values=values,
-    )
+    return Epistemic(value_samples=jax.jit(draw, static_argnames="num"), values=values)

@@ -1,12 +1,16 @@
-"""What transitions say when they enter replay, before anything is learnt from them.
+"""Statistics that transitions update when they enter replay, before any minibatch draws them.
 
-Two things are known exactly at the insert: what is left of the prior's variance at an input
-(`tangent`), so that no visit has to wait until it is drawn to be counted, and the scale of
-returns, in whose units values are learnt: the geometric mean of the largest and of the mean
-absolute discounted sum of rewards. (The largest alone grows a hundredfold with a first treasure,
-and so does the prior's spread with it: everything else is tried before the treasure is taken again.
-The mean alone is blind to what is rare.) The sum runs backwards, `G <- gamma G + r` from an
-episode's start, as in the reward scaling of common PPO implementations: it needs no episode's end.
+Two statistics are exact at the insert:
+
+- the share of the prior's variance that is left at an input (`tangent`): a visit counts at once,
+  not only after a minibatch has drawn it;
+- the scale of returns, in whose units values are learnt: the geometric mean of the largest and the
+  mean absolute discounted sum of rewards. The largest alone grows a hundredfold with a first
+  treasure, and the prior's spread grows with it, so that the agent tries everything else before it
+  takes the treasure again. The mean alone barely reacts to rare rewards.
+
+The discounted sum runs backwards, `G <- gamma G + r` from an episode's start, as in the reward
+scaling of common PPO implementations: it is known before the episode ends.
 """
 
 import math
@@ -20,21 +24,21 @@ from eve_acme.core import tangent
 from eve_acme.core.networks import Network
 from eve_acme.core.noise import Repeats
 from eve_acme.core.targets import UNBOUNDED
-from eve_acme.core.units import grown, in_units
-from eve_acme.types import SparseInput, Transition
+from eve_acme.core.units import grow, in_units
+from eve_acme.types import HostArray, SparseInput, Transition
 
 _ONE = np.ones(1, np.float32)
 MOST_ENTRIES = 4
-"""Entries that are not zero up to which an input is stored, and learnt from, by its entries."""
+"""Inputs with at most this many non-zero entries are stored and learnt from as `SparseInput`."""
 
 
 class Known(NamedTuple):
-    """A snapshot, as arrays that do not change.
+    """A snapshot of `Evidence`; its arrays do not change.
 
     Attributes:
       tangent: the tangent factor; () if the posterior has another structure.
-      scale: of returns; zero until a reward was seen.
-      units: `[d]`, of the entries of observations; () for ones.
+      scale: the scale of returns; zero until the first non-zero reward.
+      units: `[d]`, units of the entries of observations; () if all units are one.
     """
 
     tangent: Any
@@ -43,7 +47,15 @@ class Known(NamedTuple):
 
 
 def vector(network: Network, observation: Any) -> Any:
-    """An observation as a vector `[d]`; an index as the SparseInput that it stands for."""
+    """Flattens an observation into a vector `[d]`, on the host.
+
+    Args:
+      network: the Q-network, which says whether observations are indices of one-hot vectors.
+      observation: one observation, or a SparseInput.
+
+    Returns:
+      A vector `[d]`, or a SparseInput for an index or a SparseInput.
+    """
     if isinstance(observation, SparseInput):
         return observation
     if network.indexed:
@@ -53,7 +65,16 @@ def vector(network: Network, observation: Any) -> Any:
 
 
 def vectors(network: Network, observations: Any, batch: int) -> Any:
-    """`vector` of observations with `batch` leading axes."""
+    """Flattens observations with `batch` leading axes; see `vector`.
+
+    Args:
+      network: the Q-network.
+      observations: observations with leading axes, or SparseInputs.
+      batch: the number of leading axes.
+
+    Returns:
+      Vectors `[..., d]`, or a SparseInput `[..., K]`.
+    """
     if isinstance(observations, SparseInput):
         return observations
     if network.indexed:
@@ -63,15 +84,23 @@ def vectors(network: Network, observations: Any, batch: int) -> Any:
     return np.concatenate([x.reshape(*x.shape[:batch], -1) for x in leaves], axis=-1)
 
 
-def _scaled(leaf: Any) -> np.ndarray:
-    """As numbers, bytes as at most one."""
+def _scaled(leaf: Any) -> HostArray:
+    """Casts to float32; bytes are scaled to [0, 1]."""
     leaf = np.asarray(leaf)
     return leaf.astype(np.float32) / np.float32(255.0 if leaf.dtype == np.uint8 else 1.0)
 
 
 def with_entries(network: Network, batches: Transition) -> Transition:
-    """Batches `[R, k, B, ...]` with observations by their entries, if none has more than
-    `MOST_ENTRIES` that are not zero; else as they are."""
+    """Stores the observations of batches as SparseInputs if all of them are sparse enough.
+
+    Args:
+      network: the Q-network.
+      batches: transitions with leading axes `[R, k, B]`.
+
+    Returns:
+      Batches with SparseInputs `[R, k, B, K]` if no observation has more than `MOST_ENTRIES`
+      non-zero entries; otherwise `batches` itself.
+    """
     found = []
     for observations in (batches.o_tm1, batches.o_t):
         x = vectors(network, observations, 3)
@@ -80,7 +109,7 @@ def with_entries(network: Network, batches: Transition) -> Transition:
             most = int(there.sum(axis=-1).max())
             if most > MOST_ENTRIES:
                 return batches
-            size = 1 << max(0, most - 1).bit_length()  # Few shapes: each is compiled for.
+            size = 1 << max(0, most - 1).bit_length()  # Powers of two: each shape recompiles.
             index = np.argsort(~there, axis=-1, kind="stable")[..., :size].astype(np.int32)
             value = np.take_along_axis(x, index, axis=-1)
             x = SparseInput(np.where(value != 0.0, index, -1), value)
@@ -89,7 +118,11 @@ def with_entries(network: Network, batches: Transition) -> Transition:
 
 
 class Evidence:
-    """Counts transitions as they enter replay; on the host, in NumPy."""
+    """Accumulates the statistics of transitions as they enter replay; on the host, in NumPy.
+
+    Attributes:
+      units: `[d]`, units of the entries of observations; () if all units are one.
+    """
 
     def __init__(self, config: EVEConfig, network: Network):
         self._config, self._network = config, network
@@ -112,7 +145,7 @@ class Evidence:
 
     @property
     def scale(self) -> float:
-        """What a value of one stands for; zero until a reward was seen."""
+        """The return that a value of one represents; zero until the first non-zero reward."""
         if not self._config.adaptive_scale:
             return 1.0
         if not self._largest:
@@ -121,7 +154,8 @@ class Evidence:
 
     @property
     def largest(self) -> float:
-        """The largest absolute return; `UNBOUNDED` if values are not learnt in its units."""
+        """The largest absolute return so far; `UNBOUNDED` unless values have adaptive units and a
+        unit prior."""
         in_units = self._config.adaptive_scale and self._config.prior == "unit"
         return self._largest if in_units else UNBOUNDED
 
@@ -129,8 +163,8 @@ class Evidence:
         """Counts one transition.
 
         Args:
-          transition: one, not a batch.
-          return_so_far: G after the transition's reward.
+          transition: a single transition, without a batch axis.
+          return_so_far: G, the discounted sum of the episode's rewards up to this transition's.
         """
         size = abs(float(return_so_far))
         self._largest, self._sum = max(self._largest, size), self._sum + size
@@ -143,42 +177,52 @@ class Evidence:
             self._factor.add(in_units(x, self.units), action, tally, self.scale)
 
     def outgrown_by(self, observation: Any) -> bool:
-        """Whether `measure` would change units: what was drawn before is to be learnt before."""
+        """Whether `measure` would change the units.
+
+        Rounds that were drawn in the old units must be learnt before it does.
+        """
         if isinstance(self.units, tuple):
             return False
-        return grown(self.units, vector(self._network, observation)) is not self.units
+        return grow(self.units, vector(self._network, observation)) is not self.units
 
     def measure(self, observation: Any) -> None:
-        """Makes the units fit an observation; and counts all so far in them."""
+        """Enlarges the units to fit an observation, and rescales the counted inputs to them."""
         if isinstance(self.units, tuple):
             return
-        old, self.units = self.units, grown(self.units, vector(self._network, observation))
+        old, self.units = self.units, grow(self.units, vector(self._network, observation))
         if self._factor is not None and old is not self.units:
             changed = (old != self.units) & (old > 0.0)
             if changed.any():
                 self._factor.rescale(np.where(changed, old / np.maximum(self.units, 1e-38), 1.0))
 
     def shares(self, observations: Any, batch: int = 2) -> Any:
-        """What is left of the prior's variance at observations with `batch` leading axes:
-        `[..., num_actions]`; () if the posterior has another structure."""
+        """Computes the share of the prior's variance that is left at observations.
+
+        Args:
+          observations: observations with `batch` leading axes.
+          batch: the number of leading axes.
+
+        Returns:
+          `[..., num_actions]`; () if the posterior has another structure.
+        """
         if self._factor is None:
             return ()
         x = in_units(vectors(self._network, observations, batch), self.units)
         return self._factor.shares(x).astype(np.float32)
 
     def known(self) -> Known:
-        """What is known now."""
+        """Returns a snapshot for learners and actors."""
         factor = () if self._factor is None else self._factor.snapshot()
         return Known(factor, self.scale, self.units)
 
     def save(self) -> dict[str, Any]:
-        """Everything, as arrays."""
+        """Returns the whole state as arrays."""
         returns = (self._largest, self._sum, self._count)
         factor = self._factor and self._factor.save()
         return dict(returns=returns, factor=factor, units=self.units, repeats=self._repeats.save())
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Goes back to where `save` was called."""
+        """Restores the state that `save` returned."""
         self._largest, self._sum, self._count = saved["returns"]
         self.units = saved["units"]
         if self._factor is not None:

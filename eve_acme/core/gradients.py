@@ -1,13 +1,14 @@
-"""Gradients of each example, by layer, contracted on demand: none is ever written out.
+"""Per-example gradients of q in factored form, layer by layer.
 
-With input a, pre-activation p = a W + b and delta = dq/dp, an example's gradient by W is the outer
-product of a and delta (summed over places for a convolution, whose inputs are patches). Sums of
-gradients and of their squares over a batch are then one matrix product each, and the posterior's
-Kronecker factors are averages of a a^T and delta delta^T.
+With input a, pre-activation p = a W + b and delta = dq/dp, an example's gradient with respect to W
+is the outer product of a and delta (summed over positions for a convolution, whose inputs are
+patches). Sums of gradients, or of squared gradients, over a batch are then one matrix product each,
+without materialising any per-example gradient. The posterior's Kronecker factors are averages of
+a a^T and delta delta^T.
 
-Layers are found in a Haiku network by method interceptors, at trace time only:
-`networks.FirstLayer`, `hk.Linear` and `hk.Conv2D` that are called once. All other parameters (and
-networks that are not Haiku's) get the general path: gradients of each example by `vmap`.
+Haiku method interceptors find the layers at trace time: each `networks.FirstLayer`, `hk.Linear` and
+`hk.Conv2D` that is called exactly once. All other parameters, and networks not written in Haiku,
+take the general path: per-example gradients by `vmap`.
 """
 
 import functools
@@ -15,6 +16,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import haiku as hk
 import jax
 import jax.numpy as jnp
@@ -23,14 +25,19 @@ from eve_acme.core.networks import FirstLayer, Network, Rows, rows_product
 from eve_acme.core.rowwise import inverse, products, row_sums
 from eve_acme.types import Array, Params
 
+LayerCall = Callable[[Any], jax.Array]
+"""Runs a layer on its input."""
+Intercept = Callable[[str, hk.Module, LayerCall, Any], jax.Array]
+"""`(name, module, call, input) -> output`, in place of a layer's own call."""
+
 
 class Layer(NamedTuple):
-    """A layer as one example passes it.
+    """A layer, as one example passes through it.
 
     Attributes:
-      output_shape: of what it gives.
-      reads_x: whether its input is the network's own.
-      patches: for a convolution, `image -> [places, inputs]`; None for others.
+      output_shape: the shape of its output.
+      reads_x: whether its input is the network's input x.
+      patches: for a convolution, `image -> [positions, inputs]`; None for other layers.
       first: whether it is a `networks.FirstLayer`.
     """
 
@@ -41,13 +48,14 @@ class Layer(NamedTuple):
 
 
 class LayerGradients:
-    """The gradients of B examples by the parameters of one layer.
+    """Gradients g_i of B examples with respect to the parameters of one layer.
 
     Args:
-      params: `w` and perhaps `b` of the layer, for their shapes.
-      inputs: a, `[B, places, inputs]`, or `[S, places, inputs]` for S states with B / S actions.
-      deltas: `[B, places, outputs]`.
-      actions: `[B]`, for a first layer with a block for each action; None for all others.
+      params: `w` and, if the layer has one, `b`; only their shapes are used.
+      inputs: a, `[B, positions, inputs]`, or `[S, positions, inputs]` for S states with B / S
+        actions each.
+      deltas: `[B, positions, outputs]`.
+      actions: `[B]`, for a first layer with a block for each action; None for other layers.
     """
 
     def __init__(
@@ -57,61 +65,67 @@ class LayerGradients:
         deltas: jax.Array,
         actions: jax.Array | None = None,
     ):
+        chex.assert_rank([inputs, deltas], 3)
         self._params = params
         self.inputs = inputs
         self.deltas = deltas
         self.actions = actions
 
     def weighted(self, c: jax.Array) -> Params:
-        """`sum_i c_i g_i`, for c `[B]`; like the parameters."""
+        """Computes `sum_i c_i g_i` for c `[B]`, a tree like the layer's parameters."""
         deltas = c[:, None, None] * self.deltas
         bias = jnp.sum(deltas, axis=(0, 1))
         flat = deltas.reshape(-1, deltas.shape[-1])
-        return self._like(products(self._rows(self.each(self.inputs)), flat), bias)
+        inputs = self.repeat_states(self.inputs).reshape(-1, self.inputs.shape[-1])
+        return self._like(products(inputs, flat), bias)
 
     def weighted_square(self, c: jax.Array) -> Params:
-        """`sum_i c_i g_i^2`, for c `[B]`; like the parameters."""
+        """Computes `sum_i c_i g_i^2` for c `[B]`, a tree like the layer's parameters."""
         if self.inputs.shape[1] > 1:
             squares = jnp.square(self._matrices())
             bias = c @ jnp.square(jnp.sum(self.deltas, axis=1))
             return self._like(jnp.tensordot(c, squares, axes=1), bias)
         squares = c[:, None] * jnp.square(self.deltas[:, 0])
-        w = products(jnp.square(self.each(self.inputs)[:, 0]), squares)
+        w = products(jnp.square(self.repeat_states(self.inputs)[:, 0]), squares)
         return self._like(w, jnp.sum(squares, axis=0))
 
     def project(self, m: Params) -> Params:
-        """Each leaf `[B]`: the product of g_i with the leaf of `m`."""
-        along = self.each(self.inputs @ self._matrix(m))
+        """Computes the inner product of g_i with each leaf of `m`: a tree of leaves `[B]`."""
+        along = self.repeat_states(self.inputs @ self._matrix(m))
         w = jnp.sum(along * self.deltas, axis=(1, 2))
         return self._with_bias(w, lambda: jnp.sum(self.deltas, axis=1) @ jnp.ravel(m["b"]))
 
     def project_square(self, m: Params) -> Params:
-        """Each leaf `[B]`: the product of g_i^2 with the leaf of `m`."""
+        """Computes the inner product of g_i^2 with each leaf of `m`: a tree of leaves `[B]`."""
         if self.inputs.shape[1] > 1:
             w = jnp.einsum("bio,io->b", jnp.square(self._matrices()), self._matrix(m))
             squares = jnp.square(jnp.sum(self.deltas, axis=1))
         else:
             squares = jnp.square(self.deltas[:, 0])
-            along = self.each(jnp.square(self.inputs) @ self._matrix(m))[:, 0]
+            along = self.repeat_states(jnp.square(self.inputs) @ self._matrix(m))[:, 0]
             w = row_sums(along * squares)
         return self._with_bias(w, lambda: squares @ jnp.ravel(m["b"]))
 
     def squared_norms(self) -> Params:
-        """Each leaf `[B]`: the squared norm of g_i."""
+        """Computes the squared norm of g_i in each leaf: a tree of leaves `[B]`."""
         if self.inputs.shape[1] > 1:
             w = jnp.sum(jnp.square(self._matrices()), axis=(1, 2))
             return self._with_bias(
                 w, lambda: jnp.sum(jnp.square(jnp.sum(self.deltas, axis=1)), axis=1)
             )
         delta = row_sums(jnp.square(self.deltas[:, 0]))
-        size = self.each(row_sums(jnp.square(self.inputs[:, 0])))
+        size = self.repeat_states(row_sums(jnp.square(self.inputs[:, 0])))
         return self._with_bias(size * delta, lambda: delta)
 
     def augmented(self, unit: bool) -> jax.Array:
-        """Inputs `[S, places, inputs + 1]` with the bias as a last, homogeneous coordinate.
+        """Appends the bias to the inputs as a homogeneous coordinate.
 
-        With `unit` scaled so that the squared norms of an example's places have a mean of one: for
-        a layer with one place, a unit vector.
+        Args:
+          unit: whether to scale each example so that the squared norms at its positions average
+            one; with one position, its input becomes a unit vector.
+
+        Returns:
+          `[S, positions, inputs + 1]`; `[S, positions, inputs]` for a layer without a bias.
         """
         a = self.inputs
         if "b" in self._params:
@@ -122,25 +136,25 @@ class LayerGradients:
         return a * jax.lax.rsqrt(size + 1e-12)[:, None, None]
 
     def output_gradients(self) -> jax.Array:
-        """`[B, places, units]`; of blocks that an example uses, one stands for all."""
+        """Returns deltas `[B, positions, units]`.
+
+        The blocks of a first layer that an example uses have equal deltas; this is one of them.
+        """
         if self.actions is None:
             return self.deltas
         blocks = self._params["b"].shape[0]
         return self.deltas.reshape(*self.deltas.shape[:2], blocks, -1)[:, :, 0]
 
-    def each(self, by_state: jax.Array) -> jax.Array:
-        """For each example, what was computed for each state."""
+    def repeat_states(self, by_state: jax.Array) -> jax.Array:
+        """Repeats rows `[S, ...]` of states for each of their actions: `[B, ...]`."""
         return jnp.repeat(by_state, len(self.deltas) // len(by_state), axis=0)
 
     def _matrices(self) -> jax.Array:
-        """Each example's gradient by w as a matrix `[B, inputs, outputs]`."""
-        return jnp.einsum("bpi,bpo->bio", self.each(self.inputs), self.deltas)
+        """Materialises each example's gradient with respect to w, `[B, inputs, outputs]`."""
+        return jnp.einsum("bpi,bpo->bio", self.repeat_states(self.inputs), self.deltas)
 
     def _matrix(self, m: Params) -> jax.Array:
         return m["w"].reshape(self.inputs.shape[-1], -1)
-
-    def _rows(self, a: jax.Array) -> jax.Array:
-        return a.reshape(-1, a.shape[-1])
 
     def _like(self, w: jax.Array, b: jax.Array) -> Params:
         shapes = {name: leaf.shape for name, leaf in self._params.items()}
@@ -152,13 +166,13 @@ class LayerGradients:
 
 
 class RowGradients(LayerGradients):
-    """The first layer's, where an example reads few rows of w.
+    """Gradients with respect to a first layer of which each example reads few rows of w.
 
     Args:
-      params: as above.
-      x: the rows of the blocks that each example uses: index and value `[B, K]`.
+      params: `w` and `b` of the layer.
+      x: index and value `[B, K]` of the rows that each example reads, in the blocks it uses.
       deltas: `[B, units]`.
-      blocks: `[B, 1]` or `[B, 2]`, those blocks.
+      blocks: `[B, 1]` or `[B, 2]`, the blocks that each example uses.
     """
 
     def __init__(self, params: Params, x: Rows, deltas: jax.Array, blocks: jax.Array):
@@ -189,7 +203,7 @@ class RowGradients(LayerGradients):
         return {"w": row_sums(along * delta), "b": row_sums(bias * delta)}
 
     def _sums(self, delta: jax.Array, value: jax.Array) -> Params:
-        """Sums over the examples that read the same row; an example reads a row once."""
+        """Sums over the examples that read the same row; no example reads a row twice."""
         rows = jnp.arange(self._params["w"].shape[0])[:, None, None]
         w = jnp.sum((rows == self._x.index) * value, axis=-1) @ delta
         blocks = jnp.arange(self._params["b"].shape[0])[:, None, None]
@@ -201,41 +215,46 @@ class Gradients:
 
     Attributes:
       q: `[B]`, the values.
-      layers: the gradients of each layer that has a form of its own, by module name.
-      general: gradients of each example for all other parameters, each leaf `[B, ...]`.
+      layers: module name -> factored gradients of that layer.
+      general: per-example gradients of all other parameters, each leaf `[B, ...]`.
     """
 
-    def __init__(self, q: jax.Array, layers: dict[str, Any], general: Params, order: list[str]):
+    def __init__(
+        self, q: jax.Array, layers: dict[str, LayerGradients], general: Params, order: list[str]
+    ):
+        chex.assert_rank(q, 1)
         self.q = q
         self.layers = layers
         self.general = general
         self._order = order
 
     def weighted(self, c: jax.Array) -> Params:
-        """`sum_i c_i grad q_i`, for c `[B]`; a tree like the parameters."""
+        """Computes `sum_i c_i grad q_i` for c `[B]`, a tree like the parameters."""
+        chex.assert_equal_shape([c, self.q])
         return self._merge(lambda layer: layer.weighted(c), lambda g: jnp.tensordot(c, g, axes=1))
 
     def weighted_square(self, c: jax.Array) -> Params:
-        """`sum_i c_i (grad q_i)^2`, for c `[B]`; a tree like the parameters."""
+        """Computes `sum_i c_i (grad q_i)^2` for c `[B]`, a tree like the parameters."""
+        chex.assert_equal_shape([c, self.q])
         return self._merge(
             lambda layer: layer.weighted_square(c),
             lambda g: jnp.tensordot(c, jnp.square(g), axes=1),
         )
 
     def project(self, tree: Params) -> Params:
-        """Each leaf `[B]`: the product of grad q_i with the given leaf."""
+        """Computes the inner product of grad q_i with each leaf of `tree`: leaves `[B]`."""
         return self._merge_with(tree, "project", lambda g, m: self._sums(g * m))
 
     def project_square(self, tree: Params) -> Params:
-        """Each leaf `[B]`: the product of (grad q_i)^2 with the given leaf."""
+        """Computes the inner product of (grad q_i)^2 with each leaf of `tree`: leaves `[B]`."""
         return self._merge_with(tree, "project_square", lambda g, m: self._sums(jnp.square(g) * m))
 
     def squared_norms(self) -> Params:
-        """Each leaf `[B]`: the squared norm of grad q_i in it."""
+        """Computes the squared norm of grad q_i in each leaf: a tree of leaves `[B]`."""
         return self._merge(lambda layer: layer.squared_norms(), lambda g: self._sums(jnp.square(g)))
 
     def weighted_means(self, tree: Params) -> jax.Array:
-        """`[B]`: the mean of each given leaf, weighted by (grad q_i)^2, summed over the leaves."""
+        """Averages each leaf with weights (grad q_i)^2 and sums the averages over leaves: `[B]`."""
         means = jax.tree_util.tree_map(
             lambda along, norm: along * inverse(norm),
             self.project_square(tree),
@@ -246,7 +265,11 @@ class Gradients:
     def _sums(self, leaf: jax.Array) -> jax.Array:
         return row_sums(leaf.reshape(len(self.q), -1))
 
-    def _merge(self, of_layer: Callable, of_leaf: Callable) -> Params:
+    def _merge(
+        self,
+        of_layer: Callable[[LayerGradients], Params],
+        of_leaf: Callable[[jax.Array], jax.Array],
+    ) -> Params:
         return {
             name: of_layer(self.layers[name])
             if name in self.layers
@@ -254,7 +277,9 @@ class Gradients:
             for name in self._order
         }
 
-    def _merge_with(self, tree: Params, method: str, of_leaf: Callable) -> Params:
+    def _merge_with(
+        self, tree: Params, method: str, of_leaf: Callable[[jax.Array, jax.Array], jax.Array]
+    ) -> Params:
         return {
             name: getattr(self.layers[name], method)(tree[name])
             if name in self.layers
@@ -264,26 +289,39 @@ class Gradients:
 
 
 def gradients(network: Network, params: Params, x: Any, actions: Array) -> Gradients:
-    """Values and gradients of a batch.
+    """Computes the values and gradients of a batch of state-action pairs.
 
     Args:
       network: the Q-network.
       params: its parameters.
-      x: inputs as `network.encode` gives them, with a leading axis `[B]`.
+      x: inputs as `network.encode` returns them, with a leading axis `[B]`.
       actions: `[B]`.
+
+    Returns:
+      The gradients of B examples.
     """
-    of_one, layers = _of_one(network, params, x)
+    chex.assert_rank(actions, 1)
+    chex.assert_equal_shape_prefix([actions, *jax.tree_util.tree_leaves(x)], 1)
+    of_one, layers = _single_example(network, params, x)
     found = jax.vmap(of_one)(x, actions)
     return _assemble(network, params, layers, found, x, actions)
 
 
 def gradients_of_all_actions(network: Network, params: Params, x: Any) -> Gradients:
-    """Values and gradients for all actions of a batch of states: `S * num_actions` examples.
+    """Computes the values and gradients of all actions in a batch of states.
 
-    Layers that read x itself, whatever the action, do so once for each state.
+    Args:
+      network: the Q-network.
+      params: its parameters.
+      x: inputs as `network.encode` returns them, with a leading axis `[S]`.
+
+    Returns:
+      The gradients of `S * num_actions` examples, the actions of each state in order. Layers that
+      read x keep one input for each state.
     """
+    chex.assert_equal_shape_prefix(jax.tree_util.tree_leaves(x), 1)
     actions = jnp.arange(network.num_actions)
-    of_one, layers = _of_one(network, params, x)
+    of_one, layers = _single_example(network, params, x)
     of_state = jax.vmap(of_one, in_axes=(None, 0))
     found = jax.tree_util.tree_map(
         lambda leaf: leaf.reshape(-1, *leaf.shape[2:]),
@@ -294,15 +332,21 @@ def gradients_of_all_actions(network: Network, params: Params, x: Any) -> Gradie
 
 
 def find_layers(network: Network, params: Params, x: Any) -> dict[str, Layer]:
-    """The layers with a form of their own, for one input x; by module name.
+    """Finds the layers whose gradients factor: called exactly once, with no parameters but w and b.
 
-    They are called exactly once, and have no parameters but w and b.
+    Args:
+      network: the Q-network.
+      params: its parameters; only their shapes are used.
+      x: one input, without a batch axis.
+
+    Returns:
+      Module name -> layer.
     """
     found: dict[str, Layer] = {}
     calls: dict[str, int] = {}
 
     def traced(params: Params, x: Any) -> Any:
-        def intercept(name: str, module: hk.Module, inner: Callable, a: Any) -> jax.Array:
+        def intercept(name: str, module: hk.Module, inner: LayerCall, a: Any) -> jax.Array:
             out = inner(a)
             calls[name] = calls.get(name, 0) + 1
             patches = _patches(module) if isinstance(module, hk.ConvND) else None
@@ -317,42 +361,52 @@ def find_layers(network: Network, params: Params, x: Any) -> dict[str, Layer]:
     return {name: layer for name, layer in found.items() if calls[name] == 1}
 
 
-def intercepted(fn: Callable, intercept: Callable, *args: Any) -> Any:
-    """Calls `fn(*args)` with `intercept(name, module, call, input)` in place of each layer."""
+def intercepted(fn: Callable[..., Any], intercept: Intercept, *args: Any) -> Any:
+    """Calls `fn(*args)` with `intercept` in place of each layer whose gradients may factor.
 
-    def interceptor(next_f, args, kwargs, context):
+    Args:
+      fn: a function that calls Haiku modules.
+      intercept: `(name, module, call, input) -> output`, where `call(input)` runs the layer.
+      *args: arguments of `fn`.
+    """
+
+    def interceptor(
+        next_f: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        context: hk.MethodContext,
+    ) -> Any:
         module = context.module
-        if context.method_name != "__call__" or not _has_form(module):
+        if context.method_name != "__call__" or not _is_factorable(module):
             return next_f(*args, **kwargs)
-        inner = functools.partial(_call, next_f, args[1:], kwargs)
-        return intercept(module.module_name, module, inner, args[0])
+        return intercept(
+            module.module_name, module, lambda a: next_f(a, *args[1:], **kwargs), args[0]
+        )
 
     with hk.intercept_methods(interceptor):
         return fn(*args)
 
 
-def _has_form(module: hk.Module) -> bool:
+def _is_factorable(module: hk.Module) -> bool:
     if isinstance(module, hk.ConvND):
         return _patches(module) is not None
     return isinstance(module, hk.Linear | FirstLayer)
 
 
-def _call(next_f: Callable, args: tuple, kwargs: dict, a: Any) -> Any:
-    return next_f(a, *args, **kwargs)
-
-
-def _of_one(network: Network, params: Params, x: Any) -> tuple[Callable, dict[str, Layer]]:
-    """`(x, action) -> (q, inputs), (deltas, general gradients)`, and the layers."""
+def _single_example(
+    network: Network, params: Params, x: Any
+) -> tuple[Callable[..., Any], dict[str, Layer]]:
+    """Returns `(x, action) -> (q, inputs), (deltas, general gradients)`, and the layers."""
     one = jax.tree_util.tree_map(lambda leaf: leaf[0], x)
     layers = find_layers(network, params, one)
     rest = {name: value for name, value in params.items() if name not in layers}
     taps = {name: jnp.zeros(layer.output_shape) for name, layer in layers.items()}
 
-    def tapped(taps: Params, rest: Params, x: Any, action: Array):
-        """The value, with a zero added to each layer's output: its gradient there is delta."""
+    def tapped(taps: Params, rest: Params, x: Any, action: Array) -> tuple[Any, dict[str, Any]]:
+        """Adds zeros to each layer's output; the gradient with respect to them is delta."""
         inputs: dict[str, Any] = {}
 
-        def intercept(name: str, module: hk.Module, inner: Callable, a: Any) -> jax.Array:
+        def intercept(name: str, module: hk.Module, inner: LayerCall, a: Any) -> jax.Array:
             if name not in taps:
                 return inner(a)
             inputs[name] = () if layers[name].reads_x else a
@@ -378,7 +432,7 @@ def _assemble(
     for name, layer in layers.items():
         a, delta = x if layer.reads_x else inputs[name], deltas[name]
         if layer.first:
-            out[name] = _first(params[name], a, delta, actions)
+            out[name] = _first_layer(params[name], a, delta, actions)
             continue
         if layer.patches is not None:
             a = jax.vmap(layer.patches)(a)
@@ -388,9 +442,12 @@ def _assemble(
     return Gradients(q, out, general, list(params))
 
 
-def _first(params: Params, x: Any, deltas: jax.Array, actions: jax.Array) -> LayerGradients:
-    """Of the first layer. An example uses the block that all share, and that of its action, with
-    the same delta; the deltas of other blocks are zero."""
+def _first_layer(params: Params, x: Any, deltas: jax.Array, actions: jax.Array) -> LayerGradients:
+    """Returns the gradients of the first layer.
+
+    An example uses the shared block and the block of its action, with equal deltas; the deltas of
+    the other blocks are zero.
+    """
     own = deltas.shape[1] > 1
     if not isinstance(x, Rows):
         flat = deltas.reshape(len(deltas), 1, -1)
@@ -405,8 +462,8 @@ def _first(params: Params, x: Any, deltas: jax.Array, actions: jax.Array) -> Lay
 
 
 def _patches(module: hk.ConvND) -> Callable[[jax.Array], jax.Array] | None:
-    """`image [height, width, channels] -> [places, kernel]`, ordered as w is; None if the
-    convolution has no such form."""
+    """Returns `image [height, width, channels] -> [positions, kernel]`, in the order of w; None if
+    the convolution is dilated, grouped, masked or not two-dimensional."""
     plain = (
         len(module.kernel_shape) == 2
         and module.data_format == "NHWC"
@@ -426,8 +483,8 @@ def _patches(module: hk.ConvND) -> Callable[[jax.Array], jax.Array] | None:
             padding=module.padding,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )[0]
-        places = math.prod(found.shape[:2])
-        by_channel = found.reshape(places, channels, -1)
-        return jnp.swapaxes(by_channel, 1, 2).reshape(places, -1)
+        positions = math.prod(found.shape[:2])
+        by_channel = found.reshape(positions, channels, -1)
+        return jnp.swapaxes(by_channel, 1, 2).reshape(positions, -1)
 
     return patches

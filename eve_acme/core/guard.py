@@ -1,4 +1,4 @@
-"""Stops a learner whose loss is not finite, and keeps the batches that made it so."""
+"""Stops a learner whose loss is not finite, and saves the batches of that loss."""
 
 import math
 import os
@@ -13,30 +13,39 @@ from eve_acme.types import Rounds
 
 
 class LossGuard:
-    """Stops learning when a loss is not finite.
+    """Raises Diverged when a loss is not finite.
 
-    Looks at the loss of some rounds only when the next are under way, so that nobody waits for it;
-    whoever saves calls `flush` first, so that nothing that is not finite is ever saved.
+    A loss is checked when the next rounds have been dispatched, so that the check does not block on
+    the device. Checkpointing must call `flush` first, so that no diverged state is saved.
     """
 
     def __init__(self) -> None:
         self._pending: tuple[int, Any, Rounds] | None = None
 
     def add(self, update: int, loss: Any, rounds: Rounds) -> None:
-        """Takes the rounds up to minibatch `update`, and looks at those before; raises Diverged."""
+        """Records a loss, and checks the one before it.
+
+        Args:
+          update: the number of minibatches up to and including these rounds.
+          loss: the mean loss of the rounds; not read yet.
+          rounds: the rounds.
+
+        Raises:
+          Diverged: the loss before was not finite.
+        """
         before, self._pending = self._pending, (update, loss, rounds)
-        _look(before)
+        _check(before)
 
     def flush(self) -> None:
-        """Looks at the last rounds too; raises Diverged, each time that it is asked."""
-        _look(self._pending)
+        """Checks the last loss; raises Diverged, also when called again."""
+        _check(self._pending)
 
     def clear(self) -> None:
-        """Forgets the last rounds."""
+        """Drops the last loss unchecked."""
         self._pending = None
 
 
-def _look(pending: tuple[int, Any, Rounds] | None) -> None:
+def _check(pending: tuple[int, Any, Rounds] | None) -> None:
     if pending is None or math.isfinite(pending[1]):
         return
     update, loss, rounds = pending

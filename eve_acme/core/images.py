@@ -1,9 +1,10 @@
-"""Convolutional torsos for images: those of DQN (Mnih et al., 2015) and IMPALA (Espeholt et al.,
-2018), for one image `[height, width, channels]`, with an activation that is not flat."""
+"""Convolutional torsos for one image `[height, width, channels]`: those of DQN (Mnih et al., 2015)
+and IMPALA (Espeholt et al., 2018), with the activation as an argument."""
 
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import haiku as hk
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ Activation = Callable[[jax.Array], jax.Array]
 
 
 def is_image(observation: Any) -> bool:
-    """Whether an observation spec is one array of bytes, `[height, width, channels]`."""
+    """Whether an observation spec is one uint8 array `[height, width, channels]`."""
     return (
         hasattr(observation, "shape")
         and len(observation.shape) == 3
@@ -22,7 +23,16 @@ def is_image(observation: Any) -> bool:
 
 
 def dqn(image: jax.Array, activation: Activation) -> jax.Array:
-    """Three convolutions, flattened."""
+    """Applies three convolutions, and flattens.
+
+    Args:
+      image: `[height, width, channels]`.
+      activation: the activation after each convolution.
+
+    Returns:
+      A vector of features.
+    """
+    chex.assert_rank(image, 3)
     h = image
     for channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
         h = activation(hk.Conv2D(channels, kernel, stride)(h))
@@ -30,7 +40,11 @@ def dqn(image: jax.Array, activation: Activation) -> jax.Array:
 
 
 def impala(image: jax.Array, activation: Activation) -> jax.Array:
-    """Three times a convolution, a maximum over places, and two residual blocks; flattened."""
+    """Applies three stages of a convolution, max pooling and two residual blocks, and flattens.
+
+    Args and result are those of `dqn`.
+    """
+    chex.assert_rank(image, 3)
     h = image
     for channels in (16, 32, 32):
         h = hk.Conv2D(channels, 3)(h)

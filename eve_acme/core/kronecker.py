@@ -1,25 +1,26 @@
 """The Kronecker-factored posterior (the paper's appendix), layer by layer.
 
-A layer's block of the Fisher is A (x) G: A the second moment of its inputs a, with the bias as a
-homogeneous coordinate, G that of its output gradients delta, weighted as the log-likelihood
-gradient is. In the eigenbases of the two, A = V diag(a_i) V^T and G = U diag(g_j) U^T, the
-posterior is diagonal, and the prior is added there exactly:
+A layer's block of the Fisher is A (x) G. A is the second moment of its inputs a, with the bias as a
+homogeneous coordinate. G is the second moment of its output gradients delta, weighted as in the
+log-likelihood gradient. The posterior is diagonal in the eigenbases A = V diag(a_i) V^T and
+G = U diag(g_j) U^T, where the prior is added exactly:
 
     precision_ij = omega n a_i g_j + prior        (structure 'kronecker'; 'input' has g_j = mean g)
 
-With the unit prior, a and delta are scaled to length one, so that precision is relative to the
-prior's: one where nothing was learnt. For the structure 'input' the relative variance of q is then
-the leverage of the layer's input, `a^T (I + omega n A)^-1 a`, and needs no gradient at all.
+With the unit prior, a and delta are scaled to unit length, and the precision is relative to the
+prior's: one in directions without data. For the structure 'input' the relative variance of q is
+then the leverage of the layer's input, `a^T (I + omega n A)^-1 a`, which needs no gradient.
 
-A convolution's inputs are its patches, and the gradients of different places are taken as
+The inputs of a convolution are its patches; gradients at different positions are treated as
 uncorrelated (Grosse and Martens, 2016). A layer with more than `MOST_FULL` inputs has a diagonal A.
-Parameters without such a form (those of a norm, say) keep a diagonal Fisher.
+Parameters of other modules, such as layer norms, keep a diagonal Fisher.
 
-Eigendecompositions are amortised: `due` says when.
+Eigendecompositions are amortised over minibatches; see `due`.
 """
 
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -30,7 +31,7 @@ from eve_acme.core.rowwise import inverse, row_sums
 from eve_acme.types import Array, Params
 
 MOST_FULL = 1024
-"""Inputs of a layer up to which A is a full matrix."""
+"""A layer with at most this many inputs, bias included, has a full matrix A."""
 _TINY = 1e-30
 
 
@@ -39,8 +40,7 @@ class Factors(NamedTuple):
 
     Attributes:
       inputs: layer name -> A, `[blocks, k, k]`, or its diagonal `[blocks, k]`.
-      outputs: layer name -> G, `[o, o]`; {} for the structure 'input' with the unit prior, which
-        does not need them.
+      outputs: layer name -> G, `[o, o]`; {} if `isotropic`.
       general: squared gradients of all other parameters, a tree like them.
     """
 
@@ -54,8 +54,8 @@ class Basis(NamedTuple):
 
     Attributes:
       inputs: layer name -> (V `[blocks, k, k]`, a `[blocks, k]`); V is () if A is diagonal.
-      outputs: layer name -> (U `[o, o]`, g `[o]`); {} if G is isotropic.
-      steps: minibatches when they were computed.
+      outputs: layer name -> (U `[o, o]`, g `[o]`); {} if `isotropic`.
+      steps: scalar int32, the number of minibatches when they were computed.
     """
 
     inputs: dict[str, Any]
@@ -64,12 +64,23 @@ class Basis(NamedTuple):
 
 
 def isotropic(config: EVEConfig) -> bool:
-    """Whether nothing is asked of G: it is the same in all directions, and its size cancels."""
+    """Whether G is not needed: it is isotropic, and the unit prior cancels its size."""
     return config.structure == "input" and config.prior == "unit"
 
 
 def observe(config: EVEConfig, network: Network, grads: Gradients, weight: jax.Array) -> Factors:
-    """The factors of one minibatch: means over its examples, whose `weight` `[B]` G has."""
+    """Computes the factors of one minibatch, as means over its examples.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      grads: gradients of the examples.
+      weight: `[B]`, the weight of each example's squared gradient of q, which enters G.
+
+    Returns:
+      The factors.
+    """
+    chex.assert_equal_shape([weight, grads.q])
     inputs, outputs = {}, {}
     for name, layer in grads.layers.items():
         a = _inputs(config, layer)
@@ -96,13 +107,31 @@ def observe(config: EVEConfig, network: Network, grads: Gradients, weight: jax.A
 
 
 def due(steps: Array, basis: Basis) -> jax.Array:
-    """Whether the eigenbases are to be computed again: after a fiftieth more minibatches than they
-    were computed from, at least 10 and at most 1,000."""
+    """Whether to recompute the eigenbases.
+
+    They are recomputed after 2 % more minibatches than at the last time, at least 10 and at most
+    1,000.
+
+    Args:
+      steps: scalar, minibatches so far.
+      basis: the eigenbases in use.
+
+    Returns:
+      Scalar bool.
+    """
+    chex.assert_rank([steps, basis.steps], 0)
     return steps - basis.steps >= jnp.clip(basis.steps // 50, 10, 1000)
 
 
 def decompose(config: EVEConfig, factors: Factors, steps: Array) -> Basis:
-    """The eigenbases of mean factors."""
+    """Computes eigenbases.
+
+    Args:
+      config: the hyper-parameters.
+      factors: mean factors.
+      steps: scalar, minibatches so far.
+    """
+    chex.assert_rank(steps, 0)
 
     def eigen(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
         values, vectors = jnp.linalg.eigh(matrix)
@@ -118,8 +147,16 @@ def decompose(config: EVEConfig, factors: Factors, steps: Array) -> Basis:
     return Basis(inputs, outputs, jnp.asarray(steps, jnp.int32))
 
 
-def num_shares(config: EVEConfig, network: Network, grads: Gradients) -> int:
-    """Parts that share the unit prior's variance of a value equally: blocks and other leaves."""
+def num_shares(network: Network, grads: Gradients) -> int:
+    """Counts the parts of the network that share the unit prior's variance of a value equally.
+
+    Args:
+      network: the Q-network.
+      grads: gradients of any examples.
+
+    Returns:
+      The number of first-layer blocks that an example uses, other layers and other leaves.
+    """
     blocks = 2 if network.blocks > 1 else 1
     first = blocks if FIRST in grads.layers else 0
     others = sum(name != FIRST for name in grads.layers)
@@ -134,19 +171,23 @@ def variance(
     n: Array,
     grads: Gradients,
 ) -> jax.Array:
-    """The variance of linearised values, `[B]` for the examples of `grads`.
+    """Computes the variance of linearised values.
 
     Args:
       config: the hyper-parameters.
       network: the Q-network.
       basis: the eigenbases.
-      general: posterior variances of the parameters that have no factors.
-      n: environment steps.
-      grads: of the examples.
+      general: posterior variances of the parameters without factors.
+      n: scalar, environment steps.
+      grads: gradients of B examples.
+
+    Returns:
+      `[B]`.
     """
+    chex.assert_rank(n, 0)
     total = jnp.zeros_like(grads.q)
     for name, layer in grads.layers.items():
-        total += _of_layer(config, basis, name, n, layer)
+        total += _layer_variance(config, basis, name, n, layer)
     for name, leaves in grads.general.items():
         pairs = zip(*map(jax.tree_util.tree_leaves, (leaves, general[name])), strict=True)
         for g, v in pairs:
@@ -155,27 +196,25 @@ def variance(
             total += row_sums(square * jnp.ravel(v)) * size
     if config.prior != "unit":
         return total
-    return config.prior_std**2 / num_shares(config, network, grads) * total
+    return config.prior_std**2 / num_shares(network, grads) * total
 
 
-def _of_layer(
+def _layer_variance(
     config: EVEConfig, basis: Basis, name: str, n: Array, layer: LayerGradients
 ) -> jax.Array:
-    """A layer's part of the variance `[B]`; for the unit prior its relative variances, summed over
-    the blocks."""
+    """Computes a layer's part of the variance, `[B]`; for the unit prior the relative variances of
+    its blocks, summed."""
     a = _inputs(config, layer)
     vectors, values = basis.inputs[name]
     if isotropic(config):
         z = a if isinstance(vectors, tuple) else jnp.einsum("spi,bij->bspj", a, vectors)
         left = jnp.square(z) / (1.0 + config.omega * n * values[:, None, None])
         return _sum_of_blocks(layer, jnp.mean(jnp.sum(left, axis=-1), axis=-1))
-    u, g = basis.outputs[name]
-    if config.prior == "unit":
-        g = g * len(g) / jnp.maximum(jnp.sum(g), _TINY)
+    u, g = _output_basis(config, basis, name)
     y = jnp.square(_outputs(config, layer) @ u) if a.shape[1] == 1 else _outputs(config, layer) @ u
     total = jnp.zeros(len(y))
     for block in range(len(values)):
-        z = layer.each(a if isinstance(vectors, tuple) else a @ vectors[block])
+        z = layer.repeat_states(a if isinstance(vectors, tuple) else a @ vectors[block])
         precision = config.omega * n * values[block][:, None] * g + _prior(config, n)
         if a.shape[1] == 1:
             part = row_sums((jnp.square(z[:, 0]) @ (1.0 / precision)) * y[:, 0])
@@ -187,8 +226,17 @@ def _of_layer(
     return total
 
 
+def _output_basis(config: EVEConfig, basis: Basis, name: str) -> tuple[jax.Array, jax.Array]:
+    """Returns U and g of a layer; for the unit prior g is scaled to a mean of one."""
+    u, g = basis.outputs[name]
+    if config.prior == "unit":
+        g = g * len(g) / jnp.maximum(jnp.sum(g), _TINY)
+    return u, g
+
+
 def _sum_of_blocks(layer: LayerGradients, of_blocks: jax.Array) -> jax.Array:
-    """`[B]`: of what was computed for each block and state `[blocks, S]`, what an example uses."""
+    """Sums values `[blocks, S]` of blocks and states over the blocks that each example uses:
+    `[B]`."""
     each = jnp.repeat(of_blocks, len(layer.deltas) // of_blocks.shape[1], axis=1)
     if layer.actions is None:
         return each[0]
@@ -206,33 +254,52 @@ def _prior(config: EVEConfig, n: Array) -> Any:
 def perturbation(
     config: EVEConfig, basis: Basis, n: Array, normals: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
-    """One sample for each layer: layer name -> `[blocks, k, o]` for standard normals of that shape.
+    """Draws one sample of the deviation of each layer's parameters from their mean.
 
-    By symmetric roots, so that the same normals give almost the same sample a little later.
+    Uses symmetric square roots, which are continuous in the factors: the same normals give almost
+    the same sample after a few more minibatches.
+
+    Args:
+      config: the hyper-parameters.
+      basis: the eigenbases.
+      n: scalar, environment steps.
+      normals: layer name -> standard normals `[blocks, k, o]`.
+
+    Returns:
+      Layer name -> `[blocks, k, o]`.
     """
+    chex.assert_rank(n, 0)
     out = {}
     for name, z in normals.items():
+        chex.assert_rank(z, 3)
         vectors, values = basis.inputs[name]
         z = z if isinstance(vectors, tuple) else jnp.swapaxes(vectors, 1, 2) @ z
         prior = _prior(config, n)
         if isotropic(config):
             z = z / jnp.sqrt(config.omega * n * values[..., None] + prior)
         else:
-            u, g = basis.outputs[name]
-            if config.prior == "unit":
-                g = g * len(g) / jnp.maximum(jnp.sum(g), _TINY)
+            u, g = _output_basis(config, basis, name)
             scale = config.omega * n * values[..., None] * g + prior
             z = (z @ u) / jnp.sqrt(scale) @ u.T
         out[name] = z if isinstance(vectors, tuple) else vectors @ z
     return out
 
 
-def along(config: EVEConfig, layer: LayerGradients, sample: jax.Array) -> jax.Array:
-    """The product of each example's gradient with a layer's sample `[blocks, k, o]`: `[B]`.
+def project(config: EVEConfig, layer: LayerGradients, sample: jax.Array) -> jax.Array:
+    """Computes the inner product of each example's gradient with a sample of a layer.
 
-    For the unit prior the gradient is scaled to length one, and blocks are summed.
+    For the unit prior the gradient is scaled to unit length. Blocks are summed.
+
+    Args:
+      config: the hyper-parameters.
+      layer: gradients of B examples.
+      sample: `[blocks, k, o]`, from `perturbation`.
+
+    Returns:
+      `[B]`.
     """
-    a, deltas = layer.each(_inputs(config, layer)), layer.output_gradients()
+    chex.assert_rank(sample, 3)
+    a, deltas = layer.repeat_states(_inputs(config, layer)), layer.output_gradients()
     product = jnp.einsum("bpk,ko,bpo->b", a, sample[0], deltas)
     if layer.actions is not None:
         product += jnp.einsum("bpk,bko,bpo->b", a, sample[1 + layer.actions], deltas)
@@ -243,7 +310,15 @@ def along(config: EVEConfig, layer: LayerGradients, sample: jax.Array) -> jax.Ar
 
 
 def shapes(basis: Basis, mean: Params) -> dict[str, Any]:
-    """Shapes `[blocks, k, o]` of a sample's layers."""
+    """Returns the shapes `[blocks, k, o]` of a sample's layers.
+
+    Args:
+      basis: the eigenbases.
+      mean: parameters.
+
+    Returns:
+      Layer name -> shape and dtype.
+    """
     return {
         name: jax.ShapeDtypeStruct((*values.shape, mean[name]["w"].shape[-1]), jnp.float32)
         for name, (_, values) in basis.inputs.items()
@@ -251,9 +326,15 @@ def shapes(basis: Basis, mean: Params) -> dict[str, Any]:
 
 
 def init(config: EVEConfig, network: Network, params: Params) -> tuple[Factors, Basis]:
-    """Factors of zero, and their eigenbases.
+    """Returns factors of zero and their eigenbases.
 
-    Raises ConfigError if nobody has said what the network's inputs look like.
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      params: its parameters; only their shapes are used.
+
+    Raises:
+      ConfigError: the network has no observation spec.
     """
     if network.example is None:
         raise ConfigError(

@@ -1,5 +1,6 @@
-"""Learning from rounds, as an object: the state, and which of the two learners it is of."""
+"""The learner as an object: holds the state, and switches between the sparse and dense updates."""
 
+import math
 from typing import Any
 
 import jax
@@ -11,15 +12,50 @@ from eve_acme.core import guard
 from eve_acme.core.evidence import Known
 from eve_acme.core.networks import Network
 from eve_acme.core.posterior import Posterior
-from eve_acme.core.update import Round, can_be_sparse, compiled_learner
+from eve_acme.core.update import Metrics, Round, can_be_sparse, compiled_learner
 from eve_acme.types import Rounds, SparseInput
 
 
-class Learning:
-    """The learner's state and what changes it. Not safe for threads.
+def posterior_metrics(config: EVEConfig, rounds: Rounds | None) -> dict[str, float]:
+    """How sure the posterior is where the last of some rounds bootstraps from, in NumPy.
 
-    It begins with the sparse learner if the network allows it, and goes over to the dense one, for
-    good, with the first rounds whose inputs are whole vectors: both compute the same.
+    Args:
+      config: the hyper-parameters.
+      rounds: of which `due` were learnt; None before the first.
+
+    Returns:
+      `posterior_spread`, the standard deviation of a value there, in the units of rewards, by the
+      mean variance over next states and actions; and `effective_visits`, the median number of
+      visits without noise that would leave as much of the prior, c in `r = 1 / (1 + omega c)`.
+      NaN if nothing is bootstrapped from; nothing if the posterior does not count inputs.
+    """
+    if not config.counts_inputs:
+        return {}
+    unknown = dict(posterior_spread=math.nan, effective_visits=math.nan)
+    if rounds is None:
+        return unknown
+    last = rounds.due - 1
+    shares = rounds.shares[last][np.asarray(rounds.batches.discount_t[last]) > 0.0]
+    if not shares.size:
+        return unknown
+    scale = float(rounds.scale[last]) or 1.0  # As values have it until a reward was seen.
+    spread = config.prior_std * scale * float(np.sqrt(shares.mean()))
+    visits = (1.0 / float(np.median(shares)) - 1.0) / config.omega
+    return dict(posterior_spread=spread, effective_visits=visits)
+
+
+class Learning:
+    """Holds a learner's state and updates it. Not thread-safe.
+
+    Starts with the sparse learner if the network allows it. The first rounds with dense inputs
+    switch it to the dense learner for the rest of the run; both compute the same update.
+
+    Attributes:
+      sparse: whether the sparse learner is in use.
+      state: the packed state of the learner in use.
+      known: statistics of replay as of the last rounds.
+      rounds: rounds learnt so far.
+      metrics: metrics of the last rounds; None before the first.
     """
 
     def __init__(self, config: EVEConfig, network: Network, key: jax.Array):
@@ -31,14 +67,18 @@ class Learning:
         self.known = Known((), 1.0)
         self.rounds = 0
         self.metrics: Any = None
+        self._last: Rounds | None = None
 
     def learn(self, rounds: Rounds, explore: bool, n: Any = None) -> None:
-        """Learns some rounds; raises Diverged when a loss before was not finite.
+        """Learns from rounds of minibatches.
 
         Args:
-          rounds: as replay gives them.
-          explore: False while bootstraps are to use the posterior's mean.
-          n: `[R]`, environment steps of each round; by default one and what replay held.
+          rounds: rounds drawn from replay.
+          explore: False to bootstrap from the posterior's mean.
+          n: `[R]`, environment steps of each round; by default one plus the size of replay.
+
+        Raises:
+          Diverged: the loss of an earlier call was not finite.
         """
         if self.sparse and not self._has_entries(rounds):
             self.state = self._learner.dense(self.state)
@@ -57,27 +97,43 @@ class Learning:
             self.state, rounds.batches, known, rounds.due, self.known.units
         )
         self.rounds += rounds.due
+        self._last = rounds
         self._guard.add(self.rounds * self._config.batches_per_step, self.metrics.loss, rounds)
+
+    def report(self) -> dict[str, Any]:
+        """What the last call showed, by name, for loggers: `Metrics` and `posterior_metrics`.
+
+        The names are always the same, and NaN stands for what is not known yet.
+        """
+        unknown = dict.fromkeys(Metrics._fields, math.nan)
+        metrics = self.metrics._asdict() if self.metrics else unknown
+        return {**metrics, **posterior_metrics(self._config, self._last)}
 
     def _has_entries(self, rounds: Rounds) -> bool:
         return self._network.indexed or isinstance(rounds.batches.o_t, SparseInput)
 
     def posterior(self, n: int, known: Known | None = None) -> Posterior:
-        """The posterior after n steps; a copy."""
+        """Returns a copy of the posterior.
+
+        Args:
+          n: environment steps.
+          known: statistics of replay; by default those of the last rounds.
+        """
         known = known or self.known
         return self._learner.posterior(self.state, n, known.tangent, known.units)
 
     def save(self) -> dict[str, Any]:
-        """Everything, PRNG key included, as numpy arrays: enough to go on bit for bit.
+        """Returns the whole state as NumPy arrays, PRNG key included: restoring it is bit-exact.
 
-        Raises Diverged if a loss was not finite, so that the checkpoint before stays the last.
+        Raises:
+          Diverged: the last loss was not finite; the previous checkpoint stays the latest.
         """
         self._guard.flush()
         state = jax.tree_util.tree_map(np.array, self.state)
         return dict(state=state, sparse=self.sparse, known=self.known, rounds=self.rounds)
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Goes back to where `save` was called."""
+        """Restores the state that `save` returned."""
         self._guard.clear()
         self.sparse = saved["sparse"]
         self._learner = compiled_learner(self._config, self._network, self.sparse)

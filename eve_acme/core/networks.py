@@ -1,11 +1,11 @@
-"""Q-networks: the MLP of bsuite's agents, before it a torso for images, and wrappers for anybody's
-own.
+"""Q-networks: the MLP of bsuite's agents, optionally behind a convolutional torso, and wrappers for
+networks of your own.
 
-In the paper all actions share one torso. Then taking one action in a state also shrinks the
-posterior of the others, and an untried action looks as certain as the one that was taken.
-`first_layer='by_action'` gives each action weights of its own in the first layer, beside those that
-all actions share: the network reads the pair (state, action), an untried action keeps the spread of
-the prior, and what a state is worth is still learnt once.
+In the paper all actions share one torso. Taking one action in a state then also shrinks the
+posterior variance of the others, and an untried action looks as certain as the action taken.
+`first_layer='by_action'` adds weights for each action to the shared weights of the first layer. The
+network reads (state, action) pairs: an untried action keeps the prior's variance, and all actions
+still share what is learnt about a state.
 """
 
 import functools
@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import chex
 import haiku as hk
 import jax
 import jax.numpy as jnp
@@ -28,15 +29,14 @@ _ACTIVATIONS: dict[str, Any] = {"leaky_relu": jax.nn.leaky_relu, "relu": jax.nn.
 FIRST = "first"
 """Name of the module that reads the network's input vector."""
 MOST_ROWS = 1_000_000
-"""States of an integer observation from which on it is read as a number."""
+"""An integer observation with at least this many states is read as a number, not as one-hot."""
 
 
 class Rows(NamedTuple):
-    """An input vector with few entries that are not zero, as the rows of `FirstLayer`'s w they
-    read.
+    """A sparse input vector, as the rows of `FirstLayer`'s w that its non-zero entries read.
 
     Attributes:
-      index: `[..., blocks, K]` int32, rows of w; -1 for none.
+      index: `[..., blocks, K]` int32, rows of w; -1 for padding.
       value: `[..., K]`, the entries.
     """
 
@@ -49,20 +49,22 @@ class Network(NamedTuple):
 
     Attributes:
       init: `key -> params`.
-      encode: `(observation, units=()) -> x`, what the two functions below read: an array, `Rows`,
-        or a tree; in the units of its entries (see `units`), unless it is a network of your own.
+      encode: `(observation, units=()) -> x`, the input of the two functions below: an array, `Rows`
+        or a tree. Entries are divided by their units (see `units`); a network of your own reads
+        the observation as it is.
       apply: `(params, x) -> q [num_actions]`.
-      value: `(params, x, action) -> q` of that action alone.
-      num_actions: how many actions there are.
-      leaky: whether its units are known to have a gradient everywhere.
-      blocks: blocks of its `FirstLayer`, if it has one: one, or one for all actions and one for
-        each.
-      with_rows: makes this network with another number of rows in its first layer, if that reads
-        the observation itself.
-      width: entries of an observation as a vector; None if nobody has said (see `with_example`).
+      value: `(params, x, action) -> q`, the value of that action alone.
+      num_actions: the number of actions.
+      leaky: whether its units are known to have a non-zero gradient everywhere.
+      blocks: the number of blocks of its `FirstLayer`: one, or a shared one and one for each
+        action.
+      with_rows: `rows -> Network`, the same network with that many rows in its first layer; None
+        unless the first layer reads the observation itself.
+      width: the number of entries of an observation as a vector; None if unknown (see
+        `with_example`).
       indexed: whether observations are indices of one-hot vectors.
-      output: the module whose parameters the values are proportional to; None if nobody has said.
-      example: the shapes of one x; None if nobody has said (see `with_example`).
+      output: the module whose parameters the values are proportional to; None if unknown.
+      example: the shapes of one x; None if unknown (see `with_example`).
     """
 
     init: Callable[[jax.Array], Params]
@@ -80,24 +82,29 @@ class Network(NamedTuple):
 
 
 class Example(NamedTuple):
-    """Shapes and dtypes of a tree of arrays, as a value that can be compared and hashed."""
+    """Shapes and dtypes of a tree of arrays; comparable and hashable."""
 
     structure: Any
     leaves: tuple[tuple[tuple[int, ...], str], ...]
 
     def zeros(self) -> Any:
-        """Such a tree, of zeros."""
+        """Returns such a tree of zeros."""
         return self.structure.unflatten([np.zeros(*leaf) for leaf in self.leaves])
 
 
 def example_of(tree: Any) -> Example:
-    """The shapes of a tree of arrays or specs."""
+    """Returns the shapes and dtypes of a tree of arrays or specs."""
     leaves, structure = jax.tree_util.tree_flatten(tree)
     return Example(structure, tuple((tuple(x.shape), np.dtype(x.dtype).name) for x in leaves))
 
 
 def with_example(network: Network, observation_spec: Any) -> Network:
-    """The network, which now knows what its inputs look like."""
+    """Fills in the fields of a network that depend on the observation spec.
+
+    Args:
+      network: a network; returned as it is if its `example` is known.
+      observation_spec: a tree of specs.
+    """
     if network.example is not None:
         return network
     example = example_of(observation_spec)
@@ -111,7 +118,8 @@ def with_example(network: Network, observation_spec: Any) -> Network:
 
 @functools.lru_cache(maxsize=64)
 def _find_output(network: Network, example: Example) -> str | None:
-    """The module that values are proportional to, found by trying; None if there is none."""
+    """Finds the module that values are proportional to by doubling each in turn; None if there is
+    none."""
     params = network.init(jax.random.PRNGKey(0))
     params = jax.tree_util.tree_map(lambda leaf: leaf + 0.1, params)
     x = jax.tree_util.tree_map(lambda leaf: leaf + np.ones((), leaf.dtype), example.zeros())
@@ -124,7 +132,7 @@ def _find_output(network: Network, example: Example) -> str | None:
 
 
 def width_of(observation_spec: Any) -> int:
-    """Entries of an observation as a vector; of an index those of the one-hot vector."""
+    """Returns the number of entries of an observation as a vector (one-hot for an index)."""
     if is_index(observation_spec):
         return int(observation_spec.maximum) + 1
     leaves = jax.tree_util.tree_leaves(observation_spec)
@@ -132,8 +140,16 @@ def width_of(observation_spec: Any) -> int:
 
 
 def vector(network: Network, observation: Any, units: Any = ()) -> Any:
-    """An observation as a vector in the units of its entries, in JAX; an index as the SparseInput
-    that it stands for."""
+    """Flattens an observation into a vector in the units of its entries, in JAX.
+
+    Args:
+      network: the Q-network, which says whether observations are indices of one-hot vectors.
+      observation: one observation, or a SparseInput.
+      units: `[d]`; () if all units are one.
+
+    Returns:
+      A vector `[d]`, or a SparseInput for an index or a SparseInput.
+    """
     if network.indexed:
         if isinstance(observation, SparseInput):
             return observation
@@ -145,7 +161,7 @@ def vector(network: Network, observation: Any, units: Any = ()) -> Any:
 class FirstLayer(hk.Module):
     """A linear layer with a block of units that all actions share, and one for each action.
 
-    Row `i * blocks + j` of w is what entry i of the input adds to the units of block j.
+    Row `i * blocks + j` of w holds the weights of input entry i to the units of block j.
     """
 
     def __init__(self, rows: int, blocks: int, units: int, fan_in: int):
@@ -154,54 +170,66 @@ class FirstLayer(hk.Module):
         self._fan_in = fan_in
 
     def __call__(self, x: Any) -> jax.Array:
-        """Pre-activations `[blocks, units]` for one input: a vector, or its `Rows`."""
+        """Computes pre-activations `[blocks, units]` for one input: a vector `[d]`, or `Rows`."""
         w = hk.get_parameter("w", (self._rows, self._units), init=self._initial_rows)
         b = hk.get_parameter("b", (self._blocks, self._units), init=self._initial_biases)
         if isinstance(x, Rows):
             return rows_product(w, x) + b
+        chex.assert_rank(x, 1)
         by_entry = w.reshape(-1, self._blocks * self._units)
         return (x @ by_entry).reshape(self._blocks, self._units) + b
 
     def _initial_biases(self, shape: Sequence[int], dtype: Any) -> jax.Array:
-        """Small, but not zero: else an input of zeros would give nothing to any unit, for ever."""
+        """Small but non-zero biases: with zeros, an input of zeros would never activate a unit."""
         return 0.1 * _fan_in(self._fan_in)(shape, dtype)
 
     def _initial_rows(self, shape: Sequence[int], dtype: Any) -> jax.Array:
-        """An action's own weights begin small: at first all actions are alike."""
+        """Small initial weights for the blocks of actions, so that actions start out alike."""
         own = jnp.arange(shape[0]) % self._blocks > 0
         return _fan_in(self._fan_in)(shape, dtype) * jnp.where(own, 0.1, 1.0)[:, None]
 
 
 def reads_rows(config: EVEConfig) -> bool:
-    """Whether nothing asks for the first layer's input as a whole, so that its entries will do."""
+    """Whether the posterior's structure works with sparse inputs of the first layer (`Rows`)."""
     return config.structure in ("tangent", "diagonal") or config.fisher == "none"
 
 
-def _no_rows(blocks: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros((blocks, 1), np.int32), np.ones(1, np.float32)
-
-
 def rows_product(w: jax.Array, x: Rows) -> jax.Array:
-    """`sum_k value_k w[index_k]` for each block; an index of -1 reads nothing."""
-    value = jnp.where(x.index < 0, 0.0, jnp.broadcast_to(_blockwise(x), x.index.shape))
+    """Computes `sum_k value_k w[index_k]` for each block; entries with index -1 add nothing.
+
+    Args:
+      w: `[rows, units]`.
+      x: the rows to read, with any leading axes.
+
+    Returns:
+      `[..., blocks, units]`, or `[..., units]` if `x.index` has no axis for blocks.
+    """
+    chex.assert_rank(w, 2)
+    of_blocks = x.value if x.value.ndim == x.index.ndim else x.value[..., None, :]
+    value = jnp.where(x.index < 0, 0.0, jnp.broadcast_to(of_blocks, x.index.shape))
     return jnp.sum(value[..., None] * w[jnp.maximum(x.index, 0)], axis=-2)
 
 
-def _blockwise(x: Rows) -> jax.Array:
-    return x.value if x.value.ndim == x.index.ndim else x.value[..., None, :]
-
-
 def with_rows(tree: Params, rows: Any) -> Params:
-    """A tree like the parameters, with other rows in the first layer's w."""
+    """Replaces the first layer's w by `rows`, in a tree like the parameters."""
     return {**tree, FIRST: {**tree[FIRST], "w": rows}}
 
 
 def make_networks(environment_spec: Any, config: EVEConfig | None = None) -> Network:
-    """The network for an environment's specs (Acme's `EnvironmentSpec`, or any with its fields).
+    """Builds the Q-network for an environment.
 
-    An integer scalar observation with a maximum is read as the one-hot vector that it is the index
-    of. An image (uint8, `[height, width, channels]`) passes the config's torso. Every other
-    observation, a tree of arrays too, is flattened into one vector.
+    An integer scalar observation with a maximum is read as a one-hot vector. An image (uint8,
+    `[height, width, channels]`) passes through the config's torso. Any other observation, including
+    a tree of arrays, is flattened into one vector.
+
+    Args:
+      environment_spec: Acme's `EnvironmentSpec`, or any object with its `actions` and
+        `observations`.
+      config: the hyper-parameters; the defaults if not given.
+
+    Raises:
+      ConfigError: the config's torso does not fit the observations.
+      TypeError: the actions are not discrete.
     """
     config = config or EVEConfig()
     actions, observation = environment_spec.actions, environment_spec.observations
@@ -227,7 +255,7 @@ def _make(config: EVEConfig, observation: Any, num_actions: int) -> Network:
 def is_index(observation: Any) -> bool:
     """Whether an observation spec is a bounded integer scalar, to be read as one-hot.
 
-    Its least value may be -1 (no input). Bounds that a table could not hold are no bounds.
+    Its minimum may be -1, which encodes an input of zeros. Its maximum must be below `MOST_ROWS`.
     """
     return (
         isinstance(observation, specs.BoundedArray)
@@ -250,11 +278,16 @@ def from_functions(
     num_actions: int,
     observation_spec: Any = None,
 ) -> Network:
-    """A network of your own: `init(key)` and `apply(params, observation) -> [num_actions]`.
+    """Wraps a network of your own.
 
-    For one observation, without a batch axis. The parameters are any tree; with a dict by module
-    name, as Haiku makes it, layers that are `hk.Linear` or `hk.Conv2D` have Kronecker factors;
-    everything else has a diagonal Fisher. Engines and the builder fill in the observation's spec.
+    The parameters may be any tree. If they are a dict by module name, as Haiku's are, `hk.Linear`
+    and `hk.Conv2D` layers have Kronecker factors; all other parameters have a diagonal Fisher.
+
+    Args:
+      init: `key -> params`.
+      apply: `(params, observation) -> [num_actions]`, for one observation without a batch axis.
+      num_actions: the number of actions.
+      observation_spec: a tree of specs; engines and the builder fill it in if it is not given.
     """
     if not isinstance(jax.eval_shape(init, jax.random.PRNGKey(0)), Mapping):
         return from_functions(
@@ -274,9 +307,13 @@ def from_functions(
 
 
 def from_transformed(transformed: hk.Transformed, environment_spec: Any) -> Network:
-    """A Haiku network of your own: `hk.transform(lambda observation: q [num_actions])`.
+    """Wraps a Haiku network of your own.
 
-    For one observation, without a batch axis, as the environment's spec has it.
+    Args:
+      transformed: `hk.transform(lambda observation: q [num_actions])`, for one observation without
+        a batch axis.
+      environment_spec: Acme's `EnvironmentSpec`, or any object with its `actions` and
+        `observations`.
     """
     check_discrete(environment_spec.actions)
     if "rng" in inspect.signature(transformed.apply).parameters:
@@ -293,12 +330,13 @@ def from_transformed(transformed: hk.Transformed, environment_spec: Any) -> Netw
 
 
 def num_parameters(params: Params) -> int:
-    """How many numbers a tree holds."""
+    """Counts the numbers in a tree of parameters."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(params))
 
 
-def _pure(forward: Callable[..., jax.Array]) -> tuple[Any, Any]:
-    return hk.without_apply_rng(hk.transform(forward))
+def _num_blocks(config: EVEConfig, num_actions: int) -> int:
+    """Counts the blocks of the first layer: a shared one, and one for each action if it has any."""
+    return 1 + num_actions if config.first_layer == "by_action" else 1
 
 
 def _fan_in(size: int) -> hk.initializers.Initializer:
@@ -306,23 +344,24 @@ def _fan_in(size: int) -> hk.initializers.Initializer:
 
 
 def _normalised(h: jax.Array) -> jax.Array:
-    """Layer normalisation without parameters: it bounds what a value can run off to."""
+    """Layer normalisation without parameters; it bounds the values that can be extrapolated."""
     centred = h - jnp.mean(h, axis=-1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-5)
 
 
 def _mlp(
-    config: EVEConfig, rows: int, fan_in: int, num_actions: int, x: Any, one_hot: jax.Array
+    config: EVEConfig, rows: int, fan_in: int, num_actions: int, x: Any, one_hot: jax.Array | None
 ) -> jax.Array:
-    """`[..., outputs]` for actions as one-hot `[..., num_actions]`; x is read once."""
+    """Computes outputs `[..., outputs]` for actions as one-hot vectors `[..., num_actions]`, or for
+    all actions in order if `one_hot` is None. Reads x once for all actions."""
     activation = _ACTIVATIONS[config.activation]
     norm = _normalised if config.layer_norm else lambda h: h
     own = config.first_layer == "by_action"
-    blocks = 1 + num_actions if own else 1
+    blocks = _num_blocks(config, num_actions)
     parts = FirstLayer(rows, blocks, config.hidden[0], fan_in)(x)
     h = parts[0]
     if own:
-        h = h + one_hot @ parts[1:]
+        h = h + (parts[1:] if one_hot is None else one_hot @ parts[1:])
     h = activation(norm(h))
     for units in config.hidden[1:]:
         h = activation(norm(hk.Linear(units, name="hidden")(h)))
@@ -332,33 +371,32 @@ def _mlp(
 
 def _network(
     config: EVEConfig,
-    forward: Callable,
-    encode: Callable,
+    forward: Callable[..., jax.Array],
+    encode: Callable[..., Any],
     dummy: Any,
     num_actions: int,
     **more: Any,
 ) -> Network:
-    """`forward(x, one_hot)` as a network."""
+    """Wraps `forward(x, one_hot)` as a network; `one_hot` is None for the values of all actions."""
     own = config.first_layer == "by_action"
-    init, pure = _pure(forward)
-    eye = np.eye(num_actions, dtype=np.float32)
+    pure: hk.Transformed = hk.without_apply_rng(hk.transform(forward))
 
     def value(params: Params, x: Any, action: Array) -> jax.Array:
-        q = pure(params, x, jax.nn.one_hot(action, num_actions))
+        q = pure.apply(params, x, jax.nn.one_hot(action, num_actions))
         return q[0] if own else q[action]
 
     def apply(params: Params, x: Any) -> jax.Array:
-        q = pure(params, x, eye)
+        q = pure.apply(params, x, None)
         return q[:, 0] if own else q
 
     return Network(
-        init=lambda key: init(key, dummy, eye[0]),
+        init=lambda key: pure.init(key, dummy, None),
         encode=encode,
         apply=apply,
         value=value,
         num_actions=num_actions,
         leaky=config.activation == "leaky_relu",
-        blocks=1 + num_actions if own else 1,
+        blocks=_num_blocks(config, num_actions),
         output="output",
         example=example_of(dummy),
         **more,
@@ -373,10 +411,13 @@ def _vector_mlp(
     indexed: bool = False,
     num_rows: int | None = None,
 ) -> Network:
-    """The MLP on vectors of this width, given whole, as `SparseInput`, or (if `indexed`) as the
-    index of the one in a one-hot vector."""
-    blocks = 1 + num_actions if config.first_layer == "by_action" else 1
+    """Builds the MLP for vectors of this width, which arrive dense, as `SparseInput`, or (if
+    `indexed`) as the index of the one in a one-hot vector."""
+    blocks = _num_blocks(config, num_actions)
     rows = width * blocks if num_rows is None else num_rows
+    example: Any = np.zeros(width, np.float32)
+    if num_rows is not None:
+        example = Rows(np.zeros((blocks, 1), np.int32), np.ones(1, np.float32))
 
     def encode(observation: Any, units: Any = ()) -> Any:
         x = vector(network, observation, units)
@@ -392,7 +433,7 @@ def _vector_mlp(
         config,
         lambda x, one_hot: _mlp(config, rows, width, num_actions, x, one_hot),
         encode,
-        np.zeros(width, np.float32) if num_rows is None else Rows(*_no_rows(blocks)),
+        example,
         num_actions,
         width=width,
         indexed=indexed,
@@ -403,15 +444,15 @@ def _vector_mlp(
 
 @functools.lru_cache(maxsize=64)
 def _image_mlp(config: EVEConfig, shape: tuple[int, ...], torso: str, num_actions: int) -> Network:
-    """The MLP on what a torso makes of images of this shape."""
+    """Builds the MLP behind a torso for images of this shape."""
 
-    def forward(image: jax.Array, one_hot: jax.Array) -> jax.Array:
+    def forward(image: jax.Array, one_hot: jax.Array | None) -> jax.Array:
         x = images.TORSOS[torso](image, _ACTIVATIONS[config.activation])
-        rows = x.size * (1 + num_actions if config.first_layer == "by_action" else 1)
+        rows = x.size * _num_blocks(config, num_actions)
         return _mlp(config, rows, x.size, num_actions, x, one_hot)
 
     def encode(image: Any, units: Any = ()) -> jax.Array:
-        """All pixels in one unit, the largest: a convolution treats them alike."""
+        """Divides all pixels by the largest unit: a convolution shares weights across pixels."""
         most = units if isinstance(units, tuple) else jnp.full(width, jnp.max(units))
         return in_units(jnp.ravel(_scaled(image)), most).reshape(shape)
 
@@ -421,7 +462,7 @@ def _image_mlp(config: EVEConfig, shape: tuple[int, ...], torso: str, num_action
 
 
 def _flat(observation: Any) -> jax.Array:
-    """One vector; bytes are scaled to at most one."""
+    """Concatenates all leaves into one vector; bytes are scaled to [0, 1]."""
     leaves = [jnp.ravel(_scaled(leaf)) for leaf in jax.tree_util.tree_leaves(observation)]
     return jnp.concatenate(leaves)
 

@@ -1,23 +1,23 @@
-"""How noisy returns are, from transitions that repeat.
+"""The variance of returns, estimated from repeated transitions.
 
-A visit says less about a value the noisier the return is that it saw. With a prior standard
-deviation p of the value and a variance v of returns, the Fisher information of a visit in units of
-the prior is `p^2 / v`; `omega` is the most that it can be. v is learnt from repeats: the same
-action in the same input again. In a deterministic world a repeat gives the same reward and leads to
-the same input, whatever has been learnt so far, so that v stays exactly zero there. (Squared TD
-errors would not do: they also hold what is still to be learnt.)
+The noisier a return, the less a visit says about the value. With a prior standard deviation p of
+the value and a variance v of returns, the Fisher information of a visit in units of the prior is
+`p^2 / v`, capped at `omega`. v is estimated from repeats: the same action in the same input again.
+In a deterministic environment a repeat has the same reward and the same next input, so v stays
+exactly zero, however far learning has come. (Squared TD errors would not do: they also contain the
+error that learning has yet to remove.)
 
-- Rewards of a repeated pair vary around their mean: their squares are summed (Welford).
-- A repeat that leads elsewhere than the last one changes the return by what the two inputs are
-  worth to each other. It counts as one unit of the scale of returns.
+- Rewards of a repeated pair vary around their mean: Welford's algorithm sums the squares.
+- A repeat with another next input than the last one changes the return by the difference of the
+  two inputs' values. It counts as one unit of the scale of returns.
 
-A mean over many repeats is drawn towards a wider one as if that were one more of its own,
+Each estimate is shrunk towards a wider one, which counts as one more repeat,
 
     v(all) = squares / repeats,   v(input) = (v(all) + squares) / (1 + repeats) over all actions,
     v(pair) = (v(input) + squares) / (1 + repeats),   squares = those of rewards + elsewhere / 2,
 
-in units of the scale of returns: a pair that was tried once is as noisy as the other actions of its
-input are, and these, if they are new too, as repeats are on average.
+in units of the scale of returns. A pair tried once has the variance of the other actions in its
+input; an input without repeats has the average variance of all repeats.
 """
 
 import hashlib
@@ -25,10 +25,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from eve_acme.types import HostArray
+
 VISITS, REPEATS, SQUARES, ELSEWHERE = range(4)
-"""Columns of a tally."""
+"""Columns of a tally: visits, repeats, squared deviations of rewards, repeats with another next
+input."""
 ONCE = np.array([1.0, 0.0, 0.0, 0.0])
-"""The tally of a pair that was visited once. (Not to be written to.)"""
+"""The tally of a first visit. Read-only."""
 ONCE.flags.writeable = False
 
 
@@ -39,19 +42,22 @@ class _Pair(NamedTuple):
 
 
 class Repeats:
-    """Tells which transitions are repeats, and how much they differ."""
+    """Detects repeated transitions and measures how they differ from earlier ones."""
 
     def __init__(self) -> None:
         self._pairs: dict[bytes, _Pair] = {}
 
-    def add(self, x: Any, action: int, r_t: float, next_x: Any) -> np.ndarray:
-        """The tally `[4]` of one transition: one visit, and what it differs by if it is a repeat.
+    def add(self, x: Any, action: int, r_t: float, next_x: Any) -> HostArray:
+        """Records one transition.
 
         Args:
           x: the input, a vector `[d]` or a SparseInput `[K]`.
           action: the action.
           r_t: the reward.
-          next_x: the input that followed; () at the end of an episode.
+          next_x: the next input; () at the end of an episode.
+
+        Returns:
+          The transition's tally `[4]`: one visit and, for a repeat, its deviations.
         """
         key, successor = _digest(x, action), _digest(next_x)
         before = self._pairs.get(key)
@@ -64,7 +70,7 @@ class Repeats:
         return np.array([1.0, 1.0, squares, float(successor != before.successor)])
 
     def save(self) -> dict[str, Any]:
-        """Everything, as arrays."""
+        """Returns the whole state as arrays."""
         pairs = self._pairs.values()
         return dict(
             keys=np.frombuffer(b"".join(self._pairs), np.uint64),
@@ -74,7 +80,7 @@ class Repeats:
         )
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Goes back to where `save` was called."""
+        """Restores the state that `save` returned."""
         columns = zip(
             *(saved[name] for name in ("keys", "counts", "means", "successors")), strict=True
         )
@@ -85,46 +91,49 @@ class Repeats:
 
 
 def _digest(x: Any, action: int = -1) -> bytes:
-    """Eight bytes that stand for an input and an action."""
+    """Hashes an input and an action into eight bytes."""
     hashed = hashlib.blake2b(action.to_bytes(8, "little", signed=True), digest_size=8)
     for part in x if isinstance(x, tuple) else (x,):
         hashed.update(np.ascontiguousarray(part).tobytes())
     return hashed.digest()
 
 
-def pooled(tally: np.ndarray, scale: float) -> float:
-    """The variance of returns over all repeats, in squared units of the scale of returns.
+def pooled(tally: HostArray, scale: float) -> float:
+    """Estimates the variance of returns over all repeats, in squared units of the scale of returns.
 
     Args:
-      tally: `[4]`, of all pairs.
-      scale: of returns; zero until a reward was seen.
+      tally: `[4]`, the sum over all pairs.
+      scale: the scale of returns; zero until the first non-zero reward.
+
+    Returns:
+      v(all).
     """
     return float(_squares(tally, scale) / max(1.0, tally[REPEATS]))
 
 
 def information(
-    tally: np.ndarray, pool: float, scale: float, limit: float, prior_std: float
-) -> np.ndarray:
-    """The Fisher information of a visit of each action in an input, in units of the prior.
+    tally: HostArray, pool: float, scale: float, limit: float, prior_std: float
+) -> HostArray:
+    """Computes the Fisher information of one visit of each action, in units of the prior.
 
     Args:
-      tally: `[..., num_actions, 4]`.
-      pool: `pooled`.
-      scale: of returns.
-      limit: omega, of a visit without noise.
+      tally: `[..., num_actions, 4]`, tallies of the actions in an input.
+      pool: v(all), see `pooled`.
+      scale: the scale of returns.
+      limit: omega, the information of a visit without noise.
       prior_std: the prior standard deviation of values, in units of `scale`.
 
     Returns:
       `[..., num_actions]`, at most `limit`.
     """
-    of_inputs = _drawn_towards(pool, tally.sum(axis=-2), scale)[..., None]
-    return limit / (1.0 + limit / prior_std**2 * _drawn_towards(of_inputs, tally, scale))
+    of_inputs = _shrunk_towards(pool, tally.sum(axis=-2), scale)[..., None]
+    return limit / (1.0 + limit / prior_std**2 * _shrunk_towards(of_inputs, tally, scale))
 
 
-def _drawn_towards(wider: Any, tally: np.ndarray, scale: float) -> Any:
+def _shrunk_towards(wider: Any, tally: HostArray, scale: float) -> Any:
     return (wider + _squares(tally, scale)) / (1.0 + tally[..., REPEATS])
 
 
-def _squares(tally: np.ndarray, scale: float) -> Any:
+def _squares(tally: HostArray, scale: float) -> Any:
     rewards = tally[..., SQUARES] / scale**2 if scale > 0.0 else 0.0
     return rewards + 0.5 * tally[..., ELSEWHERE]

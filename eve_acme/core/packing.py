@@ -1,4 +1,5 @@
-"""A state of many small arrays as a few: what a compiled call costs grows with their number."""
+"""Packs a tree of many small arrays into a few, because the dispatch cost of a jitted call grows
+with the number of its arguments and results."""
 
 from typing import Any, NamedTuple
 
@@ -9,16 +10,16 @@ import numpy as np
 from eve_acme.types import Array
 
 SMALL = 2**10
-"""Arrays with more elements stay as they are: XLA packs them more slowly than it passes them."""
+"""Arrays with more elements are not packed: copying them costs more than passing them."""
 
 
 class Packed(NamedTuple):
-    """A tree's leaves.
+    """The leaves of a packed tree.
 
     Attributes:
-      numbers: `[N]` float32, all small leaves of that type, one after another.
-      counts: `[M]` int32, all small leaves of 32-bit integers (keys as their bits).
-      others: the rest, in order.
+      numbers: `[N]` float32, all small float32 leaves, concatenated.
+      counts: `[M]` int32, all small leaves of 32-bit integers, concatenated; PRNG keys bit by bit.
+      others: all other leaves, in order.
     """
 
     numbers: Array
@@ -27,7 +28,11 @@ class Packed(NamedTuple):
 
 
 class Packing:
-    """Packs and unpacks trees like `template` (of arrays or shapes). Both are traced, not run."""
+    """Packs and unpacks trees like a template, inside traced code.
+
+    Args:
+      template: a tree of arrays or of shapes and dtypes.
+    """
 
     def __init__(self, template: Any):
         leaves, self._structure = jax.tree_util.tree_flatten(template)
@@ -36,6 +41,7 @@ class Packing:
         self._kinds = [_kind(leaf) for leaf in leaves]
 
     def pack(self, tree: Any) -> Packed:
+        """Packs a tree like the template."""
         leaves = self._structure.flatten_up_to(tree)
         by_kind: dict[str, list[jax.Array]] = {"numbers": [], "counts": [], "others": []}
         for leaf, kind in zip(leaves, self._kinds, strict=True):
@@ -58,6 +64,7 @@ class Packing:
         return self._structure, tuple(self._shapes), tuple(map(str, self._dtypes))
 
     def unpack(self, packed: Packed) -> Any:
+        """Restores the tree that `pack` packed."""
         start = {"numbers": 0, "counts": 0, "others": 0}
         leaves = []
         for shape, dtype, kind in zip(self._shapes, self._dtypes, self._kinds, strict=True):
@@ -75,21 +82,22 @@ class Packing:
 
 @jax.tree_util.register_pytree_node_class
 class PackedTree:
-    """A tree as few arrays, which knows how it was packed."""
+    """A packed tree together with its packing; a pytree of few leaves."""
 
     def __init__(self, packed: Packed, packing: Packing):
         self._packed, self._packing = packed, packing
 
     @classmethod
     def of(cls, tree: Any) -> "PackedTree":
-        """The tree, packed."""
+        """Packs a tree."""
         packing = Packing(tree)
         return cls(packing.pack(tree), packing)
 
     def unpack(self) -> Any:
-        """The tree."""
+        """Returns the tree that was packed."""
         return self._packing.unpack(self._packed)
 
+    # Called by JAX.
     def tree_flatten(self) -> tuple[tuple[Packed], Packing]:
         return (self._packed,), self._packing
 

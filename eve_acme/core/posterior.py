@@ -1,26 +1,26 @@
-"""The posterior over all parameters: a Gaussian around the target network's (paper, Algorithm 3).
+"""The posterior over all parameters: a Gaussian around the target parameters (paper, Algorithm 3).
 
-    theta' ~ N(mean, 1 / precision),   likelihood's part of the precision: omega n F
+    theta' ~ N(mean, 1 / precision),   likelihood term of the precision: omega n F
 
 The Fisher F has one of four structures: `diagonal` (the paper's; this module), `kronecker` and
-`input` (module `kronecker`), `tangent` (module `tangent`). What stands for the prior comes in three
-forms:
+`input` (module `kronecker`), `tangent` (module `tangent`). The prior term has one of three forms:
 
-- `paper`: omega n (F + epsilon), the regularised Fisher as printed. Its spread at what was never
-  seen is huge while n is small, and fades as n grows.
-- `constant`: omega n F + lambda, a Gaussian prior on weights. Its spread in *values* is lambda's
-  times the network's gain, which learning changes: trained towards targets of zero, the network
-  becomes flat, untried actions look certain, and exploration dies.
-- `unit`: omega n F + U, a unit-information prior (Kass and Wasserman, 1995): U is the Fisher
-  information of one transition at unit input, and each layer (or parameter array) accounts for an
-  equal share of a prior variance `prior_std^2` of every *value*, whatever the gain. It belongs to
-  the linearised network (see `predictive`), in which the Fisher is exact.
+- `paper`: omega n (F + epsilon), the regularised Fisher as printed. The standard deviation at
+  unvisited inputs is huge while n is small, and vanishes as n grows.
+- `constant`: omega n F + lambda, a Gaussian prior on weights. The standard deviation of *values* is
+  lambda's times the network's gain, which learning changes: trained on targets of zero, the network
+  becomes flat, untried actions look certain, and exploration stops.
+- `unit`: omega n F + U, a unit-information prior (Kass and Wasserman, 1995). U is the Fisher
+  information of one transition at unit input. Each layer (or parameter array) contributes an equal
+  share of a prior variance `prior_std^2` of every *value*, whatever the gain. It requires the
+  linearised network (see `predictive`), for which the Fisher is exact.
 """
 
 import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -32,19 +32,20 @@ _TINY = 1e-30
 
 
 class Posterior(NamedTuple):
-    """Everything that a sample is drawn from, as one value that travels whole.
+    """All that is needed to draw a sample, from one state of the learner.
 
     Attributes:
       mean: parameters of the target network, whose values are in units of `scale`.
-      fisher: the weighted sum of squared log-likelihood gradients, a tree like `mean`; of the
-        parameters without factors alone, if there are factors.
+      fisher: the weighted sum of squared log-likelihood gradients, a tree like `mean`; with
+        Kronecker factors only of the parameters that have none.
       weight: scalar m, the sum of those weights; starts at one.
-      n: scalar, environment steps seen; starts at one.
-      version: learner updates behind it.
+      n: scalar, environment steps so far; starts at one.
+      version: scalar, minibatches learnt so far.
       basis: eigenbases of the Kronecker factors, or ().
-      tangent: the factor that is counted at the insert (`tangent.Arrow` or `Landmarks`), or ().
-      scale: scalar, what a value of one stands for.
-      units: `[d]`, those of the entries of observations; () for ones.
+      tangent: the tangent factor (`tangent.Arrow` or `tangent.Landmarks`), which transitions update
+        when they enter replay, or ().
+      scale: scalar, the return that a value of one represents.
+      units: `[d]`, units of the entries of observations; () if all units are one.
     """
 
     mean: Params
@@ -59,10 +60,18 @@ class Posterior(NamedTuple):
 
 
 def unit_information(fisher: Params, weight: Array) -> Params:
-    """U for each leaf: the mean Fisher of its module's bias, whose input is one.
+    """Computes U: for each module the mean Fisher of its bias, whose input is one.
 
-    A module without a bias has its total Fisher shared by its output units instead.
+    A module without a bias uses its total Fisher divided by its number of output units.
+
+    Args:
+      fisher: the weighted sum of squared gradients, a tree by module name.
+      weight: scalar, the sum of the weights.
+
+    Returns:
+      A tree like `fisher`, of scalars.
     """
+    chex.assert_rank(weight, 0)
 
     def of_module(module: Params) -> Params:
         if isinstance(module, Mapping) and set(module) == {"w", "b"}:
@@ -76,10 +85,18 @@ def unit_information(fisher: Params, weight: Array) -> Params:
 
 
 def variances(config: EVEConfig, posterior: Posterior) -> Params:
-    """The posterior variance of each parameter that has a diagonal Fisher, a tree like `fisher`.
+    """Computes the posterior variance of each parameter with a diagonal Fisher.
 
-    For the unit prior it is relative to the prior's: one where nothing was learnt, going to zero.
+    For the unit prior it is relative to the prior variance: one without data, and decreasing.
+
+    Args:
+      config: the hyper-parameters.
+      posterior: the posterior.
+
+    Returns:
+      A tree like `posterior.fisher`.
     """
+    chex.assert_rank([posterior.n, posterior.weight], 0)
     scale = config.omega * jnp.asarray(posterior.n, jnp.float32) / posterior.weight
 
     def relative(fisher: Array, unit: Array) -> jax.Array:
@@ -96,33 +113,40 @@ def variances(config: EVEConfig, posterior: Posterior) -> Params:
     return jax.tree_util.tree_map(of_weights, posterior.fisher)
 
 
-def precision(config: EVEConfig, posterior: Posterior) -> Params:
-    """The precision of each parameter, a tree like `fisher`; relative for the unit prior."""
-    return jax.tree_util.tree_map(lambda v: 1.0 / v, variances(config, posterior))
-
-
 def normals_like(key: jax.Array, tree: Params, leading: tuple[int, ...] = ()) -> Params:
-    """Standard normals, a tree like `tree`, each leaf with `leading` axes put before its own.
+    """Draws standard normals for all leaves of a tree with one call of the generator.
 
-    One call of the generator serves all leaves: many small calls cost more than the numbers.
+    Many small calls would cost more than the numbers themselves.
+
+    Args:
+      key: the key of all normals.
+      tree: a tree of arrays or of shapes and dtypes.
+      leading: axes in front of those of each leaf.
+
+    Returns:
+      A tree like `tree`, each leaf `[*leading, *leaf.shape]`.
     """
-    starts, total = starts_of(tree)
-    flat = jax.random.normal(key, (*leading, total), jnp.float32)
-    return jax.tree_util.tree_map(
-        lambda leaf, i: flat[..., i : i + leaf.size].reshape(*leading, *leaf.shape), tree, starts
-    )
-
-
-def starts_of(tree: Params) -> tuple[Params, int]:
-    """Where each leaf begins among the numbers of all leaves, and how many these are."""
     leaves, structure = jax.tree_util.tree_flatten(tree)
     ends = list(itertools.accumulate(leaf.size for leaf in leaves))
-    starts = [end - leaf.size for end, leaf in zip(ends, leaves, strict=True)]
-    return structure.unflatten(starts), sum(leaf.size for leaf in leaves)
+    flat = jax.random.normal(key, (*leading, sum(leaf.size for leaf in leaves)), jnp.float32)
+    normals = [
+        flat[..., end - leaf.size : end].reshape(*leading, *leaf.shape)
+        for leaf, end in zip(leaves, ends, strict=True)
+    ]
+    return structure.unflatten(normals)
 
 
 def perturbation(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Params:
-    """`theta' - mean` for one sample theta', a tree like `fisher` (`variances` apply)."""
+    """Draws `theta' - mean` for one sample theta', with the variances of `variances`.
+
+    Args:
+      config: the hyper-parameters.
+      posterior: the posterior.
+      key: the key of the sample.
+
+    Returns:
+      A tree like `posterior.fisher`.
+    """
     return jax.tree_util.tree_map(
         lambda variance, z: jnp.sqrt(variance) * z,
         variances(config, posterior),
@@ -131,10 +155,21 @@ def perturbation(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Par
 
 
 def sample(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Params:
-    """Draws theta' once (paper, 'Posterior Sampling'), from a diagonal posterior.
+    """Draws one sample theta' from a diagonal posterior (paper, 'Posterior Sampling').
 
-    The unit prior scales with the value that is asked for, and has samples of values alone: see
+    The unit prior is scaled for each value and has no samples of weights: see
     `predictive.make_sampler`.
+
+    Args:
+      config: the hyper-parameters.
+      posterior: the posterior.
+      key: the key of the sample.
+
+    Returns:
+      Parameters, a tree like `posterior.mean`.
+
+    Raises:
+      ValueError: the config has the unit prior.
     """
     if config.prior == "unit":
         raise ValueError("prior: got 'unit', allowed for weight samples is constant or paper")

@@ -1,24 +1,25 @@
-"""What the posterior says of values: epistemic spread, and samples, of q(s, a).
+"""The posterior predictive of values: standard deviations and samples of q(s, a).
 
-With `predictive='network'` a sample is q_theta'(s, a), as in the paper. With `'linear'` it is that
-of the network linearised around the mean,
+With `predictive='network'` a sample is q_theta'(s, a), as in the paper. With `'linear'` it is a
+sample of the network linearised around the mean,
 
     q'(s, a) = q(s, a) + grad q(s, a) . (theta' - mean),
 
 the model for which a Gaussian posterior with the Fisher as its precision is exact (Immer, Korzepa
-and Bauer, 2021). Its mean is q itself, so a sample of an untried action is as often above it as
-below (a non-linear network, trained to call everything seen worthless, maps most far-away weights
-to negative values, and samples of it are pessimistic), and its variance has a closed form.
+and Bauer, 2021). Its mean is q, so a sample of an untried action is as likely above q as below.
+(Samples of the non-linear network are pessimistic: trained on returns of zero, it maps most distant
+weights to negative values.) Its variance has a closed form.
 
-Bootstraps draw the values of a state's actions independently: exact for each action, while what
-one weight sample would correlate through shared layers is left out (data make that part small).
-Acting reads all values along one draw of the perturbation an episode.
+Bootstraps draw the values of a state's actions independently. The marginals are exact; the
+correlation through shared layers is left out, and shrinks with data. Acting evaluates all values
+under one draw of the perturbation.
 """
 
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -47,8 +48,8 @@ class FactoredSample(NamedTuple):
     """A sample of a Kronecker-factored posterior.
 
     Attributes:
-      mean: the posterior's.
-      layers: layer name -> its perturbation.
+      mean: the posterior's mean.
+      layers: layer name -> perturbation `[blocks, k, o]`.
       general: perturbations of the parameters without factors.
     """
 
@@ -58,14 +59,24 @@ class FactoredSample(NamedTuple):
 
 
 class TangentSample(NamedTuple):
-    """A sample of the posterior that is counted at the insert."""
+    """A sample of a tangent posterior.
+
+    Attributes:
+      mean: the posterior's mean.
+      deviation: a sample of the deviation of values, in units of the prior standard deviation.
+    """
 
     mean: Params
     deviation: tangent.Sample
 
 
 def make_sampler(config: EVEConfig, network: Network) -> Sampler:
-    """The config's sampler."""
+    """Builds the sampler of the config's predictive and posterior structure.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+    """
     draw, values = _draw_and_values(config, network)
 
     def of_observation(sample: Any, observation: Any) -> jax.Array:
@@ -75,10 +86,12 @@ def make_sampler(config: EVEConfig, network: Network) -> Sampler:
     return Sampler(lambda posterior, key: (draw(posterior, key), posterior.units), of_observation)
 
 
-def _draw_and_values(config: EVEConfig, network: Network) -> tuple[Callable, Callable]:
-    """`(posterior, key) -> sample`, and `(sample, observation, units) -> [num_actions]`."""
+def _draw_and_values(
+    config: EVEConfig, network: Network
+) -> tuple[Callable[[Posterior, jax.Array], Any], Callable[..., jax.Array]]:
+    """Returns `(posterior, key) -> sample` and `(sample, observation, units) -> [num_actions]`."""
 
-    def encoded(values: Callable) -> Callable:
+    def encoded(values: Callable[[Any, Any], jax.Array]) -> Callable[..., jax.Array]:
         return lambda sample, observation, units: values(sample, network.encode(observation, units))
 
     if config.predictive == "network":
@@ -99,7 +112,7 @@ def _draw_and_values(config: EVEConfig, network: Network) -> tuple[Callable, Cal
             posterior.mean,
             posterior_lib.perturbation(config, posterior, key),
         ), encoded(lambda sample, x: perturbed_values(config, network, sample[0], sample[1], x))
-    return functools.partial(_draw, config), encoded(
+    return functools.partial(_draw_factored, config), encoded(
         functools.partial(_factored_values, config, network)
     )
 
@@ -107,8 +120,17 @@ def _draw_and_values(config: EVEConfig, network: Network) -> tuple[Callable, Cal
 def tangent_shares(
     config: EVEConfig, network: Network, posterior: Posterior, observations: Any
 ) -> Any:
-    """What is left of the prior's variance at a batch of observations, `[B, num_actions]`; () if
-    the posterior has another structure."""
+    """Computes the share of the prior's variance that is left at a batch of observations.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      posterior: the posterior.
+      observations: observations with a leading axis `[B]`.
+
+    Returns:
+      `[B, num_actions]`; () if the posterior's structure is not 'tangent'.
+    """
     if config.structure != "tangent":
         return ()
 
@@ -122,16 +144,20 @@ def tangent_shares(
 def values_and_std(
     config: EVEConfig, network: Network, posterior: Posterior, x: Any, shares: Any = ()
 ) -> tuple[jax.Array, jax.Array]:
-    """Mean and standard deviation of the linearised values, each `[B, num_actions]`.
+    """Computes the mean and standard deviation of linearised values.
 
     Args:
       config: the hyper-parameters.
       network: the Q-network.
       posterior: the posterior.
       x: inputs, with a leading axis `[B]`.
-      shares: `[B, num_actions]`, what `tangent_shares` gives.
+      shares: `[B, num_actions]`, the result of `tangent_shares`.
+
+    Returns:
+      Mean and standard deviation, each `[B, num_actions]`.
     """
     if config.structure == "tangent":
+        chex.assert_shape(shares, (None, network.num_actions))
         mean = jax.vmap(network.apply, in_axes=(None, 0))(posterior.mean, x)
         return mean, config.prior_std * jnp.sqrt(shares)
     grads = gradients.gradients_of_all_actions(network, posterior.mean, x)
@@ -147,7 +173,7 @@ def values_and_std(
     return grads.q.reshape(shape), jnp.sqrt(total).reshape(shape)
 
 
-def _draw(config: EVEConfig, posterior: Posterior, key: jax.Array) -> FactoredSample:
+def _draw_factored(config: EVEConfig, posterior: Posterior, key: jax.Array) -> FactoredSample:
     layers_key, general_key = jax.random.split(key)
     shapes = kronecker.shapes(posterior.basis, posterior.mean)
     normals = posterior_lib.normals_like(layers_key, shapes)
@@ -161,12 +187,12 @@ def _draw(config: EVEConfig, posterior: Posterior, key: jax.Array) -> FactoredSa
 def _factored_values(
     config: EVEConfig, network: Network, sample: FactoredSample, x: Any
 ) -> jax.Array:
-    """Values `[num_actions]` of a sample at one x."""
+    """Computes the values `[num_actions]` of a sample at one x."""
     one = jax.tree_util.tree_map(lambda leaf: leaf[None], x)
     grads = gradients.gradients_of_all_actions(network, sample.mean, one)
     total = jnp.zeros_like(grads.q)
     for name, perturbation in sample.layers.items():
-        total += kronecker.along(config, grads.layers[name], perturbation)
+        total += kronecker.project(config, grads.layers[name], perturbation)
     for name, leaves in grads.general.items():
         parts = zip(*map(jax.tree_util.tree_leaves, (leaves, sample.general[name])), strict=True)
         for g, m in parts:
@@ -174,14 +200,26 @@ def _factored_values(
             size = row_sums(jnp.square(flat)) if config.prior == "unit" else jnp.ones(len(flat))
             total += (flat @ jnp.ravel(m)) * jnp.sqrt(inverse(size))
     if config.prior == "unit":
-        total *= config.prior_std / kronecker.num_shares(config, network, grads) ** 0.5
+        total *= config.prior_std / kronecker.num_shares(network, grads) ** 0.5
     return grads.q + total
 
 
 def perturbed_values(
     config: EVEConfig, network: Network, mean: Params, perturbation: Params, x: Any
 ) -> jax.Array:
-    """Linearised values `[num_actions]` of the diagonal sample `mean + perturbation`, at one x."""
+    """Computes the linearised values of the diagonal sample `mean + perturbation` at one input.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      mean: the posterior's mean.
+      perturbation: a tree like `mean`.
+      x: one input, without a batch axis.
+
+    Returns:
+      `[num_actions]`.
+    """
+    chex.assert_trees_all_equal_shapes(mean, perturbation)
     one = jax.tree_util.tree_map(lambda leaf: leaf[None], x)
     grads = gradients.gradients_of_all_actions(network, mean, one)
     along = grads.project(perturbation)

@@ -1,27 +1,28 @@
-"""Values of posterior samples of the weights, by sampling what layers give (predictive 'network').
+"""Values under posterior samples of the weights, by sampling the outputs of layers (predictive
+'network').
 
-W ~ N(M, S) makes a layer's output x W + b Gaussian, with mean x M + b and variance x^2 S: a sample
-of it needs as many normals as there are units, not as there are weights. Outputs that are sampled
-for several actions at once are independent given the layers below: exact for each action; what one
-weight sample would correlate is left out.
+With W ~ N(M, S) a layer's output x W + b is Gaussian with mean x M + b and variance x^2 S. Sampling
+the output needs one normal for each unit, not one for each weight. Outputs sampled for several
+actions at once are independent given the layers below: the marginal of each action is exact, the
+correlation under one weight sample is left out.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
-from eve_acme.core.gradients import find_layers, intercepted
+from eve_acme.core.gradients import LayerCall, find_layers, intercepted
 from eve_acme.core.networks import FIRST, Network, Rows, rows_product
 from eve_acme.core.posterior import Posterior, normals_like, variances
-from eve_acme.core.rowwise import first_places
+from eve_acme.core.rowwise import first_occurrences
 from eve_acme.types import Array, Params
 
 
 class Noise(NamedTuple):
-    """Shapes of (or) the standard normals behind one sample of a network's values.
+    """The standard normals of one sample of a network's values, or their shapes.
 
     Attributes:
       outputs: layer name -> normals like the layer's pre-activations.
@@ -40,15 +41,18 @@ def draw(
     key: jax.Array,
     shape: tuple[int, int],
 ) -> Noise:
-    """The normals of a round: for each transition, or one weight sample for each minibatch.
+    """Draws the normals of a round: one sample for each transition, or for each minibatch.
 
     Args:
-      config: the hyper-parameters.
+      config: the hyper-parameters; `bootstrap_sample` chooses.
       network: the Q-network.
-      params: its parameters, for their shapes.
-      x: one input.
-      key: of all these normals.
-      shape: minibatches, and transitions in each.
+      params: its parameters; only their shapes are used.
+      x: one input, without a batch axis.
+      key: the key of all normals.
+      shape: `(k, B)`, minibatches, and transitions in each.
+
+    Returns:
+      Normals with leading axes `[k, B]`, those of weight samples with `[k]`.
     """
     if config.bootstrap_sample == "transition":
         return normals_like(key, _for_outputs(network, params, x), shape)
@@ -63,7 +67,19 @@ def draw(
 def values(
     config: EVEConfig, network: Network, posterior: Posterior, x: Any, noise: Noise
 ) -> jax.Array:
-    """Values `[B, num_actions]` at inputs x `[B, ...]`."""
+    """Computes sampled values of a minibatch.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      posterior: the posterior.
+      x: inputs, with a leading axis `[B]`.
+      noise: the minibatch's normals, from `draw`.
+
+    Returns:
+      `[B, num_actions]`.
+    """
+    chex.assert_equal_shape_prefix(jax.tree_util.tree_leaves(x), 1)
     each = config.bootstrap_sample == "transition"
     if not each:
         outputs = {name: share_rows(x, z) for name, z in noise.outputs.items()}
@@ -75,7 +91,7 @@ def values(
 
 
 def _for_outputs(network: Network, params: Params, x: Any) -> Noise:
-    """Fresh outputs of every linear layer."""
+    """Shapes for sampling the outputs of all linear layers, and the other parameters as weights."""
     layers = _linear(network, params, x)
     return Noise(
         outputs={name: _shape(shape) for name, shape in layers.items()},
@@ -86,9 +102,9 @@ def _for_outputs(network: Network, params: Params, x: Any) -> Noise:
 
 
 def _for_weights(network: Network, params: Params, x: Any) -> Noise:
-    """One weight sample; the rows of a first layer are still drawn as they are read.
+    """Shapes for one weight sample; of a first layer with sparse inputs only the rows it reads.
 
-    A row that is read at several places must get the same normals at each (`share_rows`).
+    A row that several examples read must have the same normals in all of them (`share_rows`).
     """
     weights = jax.tree_util.tree_map(lambda leaf: _shape(leaf.shape), dict(params))
     outputs = {}
@@ -99,10 +115,10 @@ def _for_weights(network: Network, params: Params, x: Any) -> Noise:
 
 
 def _linear(network: Network, params: Params, x: Any) -> dict[str, tuple[int, ...]]:
-    """Output shapes of the linear layers, as `network.apply` calls them."""
+    """Finds the output shapes of the linear layers in `network.apply`."""
     found: dict[str, tuple[int, ...]] = {}
 
-    def intercept(name: str, module: Any, inner: Callable, a: Any) -> jax.Array:
+    def intercept(name: str, module: Any, inner: LayerCall, a: Any) -> jax.Array:
         out = inner(a)
         if name in layers and layers[name].patches is None:
             found[name] = out.shape
@@ -118,20 +134,36 @@ def _shape(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
 
 
 def share_rows(x: Rows, normals: jax.Array) -> jax.Array:
-    """Gives equal rows equal normals: those of the first place where the row is read.
+    """Gives equal rows equal normals: those of the row's first occurrence.
 
     Args:
-      x: index `[B, blocks, K]`.
-      normals: `[B, blocks, K, units]`, one vector for each place.
+      x: rows, with an index `[B, blocks, K]`.
+      normals: `[B, blocks, K, units]`, one vector for each element of the index.
+
+    Returns:
+      Normals of the same shape.
     """
+    chex.assert_rank([x.index, normals], [3, 4])
+    chex.assert_equal_shape_prefix([x.index, normals], 3)
     flat = normals.reshape(x.index.size, -1)
-    return flat[first_places(jnp.ravel(x.index))].reshape(normals.shape)
+    return flat[first_occurrences(jnp.ravel(x.index))].reshape(normals.shape)
 
 
 def sampled_values(
     config: EVEConfig, network: Network, posterior: Posterior, x: Any, z: Noise
 ) -> jax.Array:
-    """Action values `[num_actions]` at one x under the posterior sample that `z` stands for."""
+    """Computes the action values of one posterior sample at one input.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      posterior: the posterior.
+      x: one input, without a batch axis.
+      z: the normals of the sample.
+
+    Returns:
+      `[num_actions]`.
+    """
     variance = variances(config, posterior)
 
     def sampled(mean: Array, variance: Array, normals: Array) -> jax.Array:
@@ -139,18 +171,18 @@ def sampled_values(
 
     params = dict(posterior.mean)
     for name, normals in z.weights.items():
-        if name in z.outputs:  # A first layer: its rows are drawn below, its bias here.
+        if name in z.outputs:  # A first layer: the bias is sampled here, the rows below.
             b = sampled(params[name]["b"], variance[name]["b"], normals["b"])
             params[name] = {**params[name], "b": b}
         else:
             params[name] = jax.tree_util.tree_map(sampled, params[name], variance[name], normals)
 
-    def intercept(name: str, module: Any, inner: Callable, a: Any) -> jax.Array:
+    def intercept(name: str, module: Any, inner: LayerCall, a: Any) -> jax.Array:
         if name not in z.outputs:
             return inner(a)
         layer, normals = variance[name], z.outputs[name]
         out = inner(a)
-        if normals.ndim > out.ndim:  # A vector for each row that is read.
+        if normals.ndim > out.ndim:  # A vector of normals for each row that x reads.
             spread = jnp.sqrt(layer["w"][jnp.maximum(a.index, 0)]) * normals
             value = jnp.where(a.index < 0, 0.0, a.value)
             return out + jnp.sum(value[..., None] * spread, axis=-2)

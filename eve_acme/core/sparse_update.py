@@ -1,21 +1,22 @@
-"""The learning step for inputs with few entries: only the rows that a round touches are computed.
+"""The learning step for sparse inputs: computes only the first-layer rows that a round reads.
 
-An entry of the input selects rows of the first layer's w, and a minibatch reads and trains few of
-them. Everything that happens to the others meanwhile has a closed form, so a row is stored together
-with the step up to which it is true, and is brought up to date when it is next read:
+A non-zero entry of the input selects rows of the first layer's w, and a minibatch reads and trains
+few of them. The updates of all other rows have a closed form. So each row is stored with the step
+of its last update, and advanced to the current step when it is next read:
 
-- Adam's momentum goes on moving a row that gets no gradient (see `coast`);
+- Adam's momentum keeps moving a row without gradients (see `coast`);
 - the target network's row is the online row as of the last target update;
-- the Fisher sum only changes its unit (what is new weighs more, instead of what is old less).
+- the Fisher sum is only rescaled (see `fisher.Average`).
 
-A minibatch gathers its rows into a small first layer, runs the very same `update.learn_minibatch`
-on it, and scatters them back: cost grows with what a batch touches, not with the number of
-parameters. The tests hold it against the dense learner.
+A minibatch gathers its rows into a small first layer, runs `update.learn_minibatch` on it, and
+scatters them back. The cost grows with the rows that a batch reads, not with the number of
+parameters. The tests compare it to the dense learner.
 """
 
 import functools
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,17 +27,22 @@ from eve_acme.core import update
 from eve_acme.core.adam import B1, B2
 from eve_acme.core.networks import FIRST, Network, Rows, with_rows
 from eve_acme.core.posterior import Posterior
-from eve_acme.core.rowwise import first_places
-from eve_acme.types import Array, Transition
+from eve_acme.core.rowwise import first_occurrences
+from eve_acme.types import Array, HostArray, Transition
 
 SETTLED = 20_000
 """Steps after which Adam's bias corrections are 1 in float32."""
 
 
 class RowValues(NamedTuple):
-    """Rows of the first layer's w as learning knows them, each `[R, units]`.
+    """Rows of the first layer's w in all trees of the learner's state, each `[R, units]`.
 
-    `fisher` is () if the first layer has no diagonal Fisher.
+    Attributes:
+      w: online parameters.
+      target: target parameters.
+      mu: Adam's first moments.
+      nu: Adam's second moments.
+      fisher: weighted sums of squared gradients; () if the posterior has no diagonal Fisher.
     """
 
     w: Array
@@ -47,13 +53,13 @@ class RowValues(NamedTuple):
 
 
 class RowState(NamedTuple):
-    """A learner's state with the rows of its first layer kept apart.
+    """A learner's state with the rows of its first layer stored separately.
 
     Attributes:
-      rest: the state of everything else; its first layer has one row of zeros.
-      table: `[rows, fields, units]`, the fields of `RowValues` side by side, so that one gather
-        reads and one scatter writes all of a row.
-      seen: `[rows]` int32, the step as of which each row is true.
+      rest: the state of all other parameters; its first layer has one row of zeros.
+      table: `[rows, fields, units]`, the fields of `RowValues` side by side: one gather reads, and
+        one scatter writes, all fields of a row.
+      seen: `[rows]` int32, the step of each row's last update.
     """
 
     rest: update.State
@@ -62,12 +68,12 @@ class RowState(NamedTuple):
 
 
 @functools.lru_cache
-def _coasting_sums() -> np.ndarray:
-    """`S(t) = sum_{j>=1} rho^j c(t + j)`, with rho = b1 / sqrt(b2), for t = 0 .. SETTLED.
+def _coasting_sums() -> HostArray:
+    """Tabulates `S(t) = sum_{j>=1} rho^j c(t + j)`, with rho = b1 / sqrt(b2), for t = 0 .. SETTLED.
 
-    A row with moments (mu, nu) at step t that gets no gradient moves at step t + j by
+    A row with moments (mu, nu) at step t and no gradient since moves at step t + j by
     `-lr rho^j c(t + j) mu / sqrt(nu)`, where c(i) = sqrt(1 - b2^i) / (1 - b1^i) is Adam's bias
-    correction. S(t) is all of that; the first d steps of it are `S(t) - rho^d S(t + d)`.
+    correction. S(t) sums all of these moves; the first d sum to `S(t) - rho^d S(t + d)`.
     """
     rho = B1 / np.sqrt(B2)
     steps = np.arange(1, SETTLED + 1, dtype=np.float64)
@@ -80,24 +86,46 @@ def _coasting_sums() -> np.ndarray:
 
 
 def coast(config: EVEConfig, rows: RowValues, start: Array, stop: Array) -> jax.Array:
-    """The online rows at step `stop`, when their last gradient was at or before `start` `[R]`."""
+    """Advances online rows without gradients by Adam's momentum.
+
+    Args:
+      config: the hyper-parameters.
+      rows: rows as of step `start`.
+      start: `[R]` int32, the step of each row's last update.
+      stop: scalar int32, the step to advance to; rows with a later `start` do not move.
+
+    Returns:
+      The online rows `[R, units]` at step `stop`.
+    """
+    chex.assert_rank([rows.w, start, stop], [2, 1, 0])
     sums = jnp.asarray(_coasting_sums())
     distance = jnp.maximum(stop - start, 0).astype(jnp.float32)
     s_start = sums[jnp.minimum(start, SETTLED)]
     s_stop = sums[jnp.minimum(jnp.maximum(start, stop), SETTLED)]
     travelled = s_start - jnp.exp(distance * np.float32(np.log(B1 / np.sqrt(B2)))) * s_stop
-    # Adam's epsilon, at the size that it has when the coasting starts.
+    # Adam's epsilon, scaled by the bias correction of the first step without a gradient.
     age = (start + 1).astype(jnp.float32)
     damping = config.adam_epsilon * jnp.sqrt(-jnp.expm1(age * np.float32(np.log(B2))))[:, None]
     step = config.learning_rate * travelled[:, None]
     return rows.w - step * rows.mu / (jnp.sqrt(rows.nu) + damping)
 
 
-def bring_up_to_date(config: EVEConfig, rows: RowValues, seen: Array, steps: Array) -> RowValues:
-    """Advances rows last updated at step `seen` `[R]` to step `steps`."""
+def advance(config: EVEConfig, rows: RowValues, seen: Array, steps: Array) -> RowValues:
+    """Advances all fields of rows to the current step.
+
+    Args:
+      config: the hyper-parameters.
+      rows: rows as of step `seen`.
+      seen: `[R]` int32, the step of each row's last update.
+      steps: scalar int32, the current step.
+
+    Returns:
+      The rows as of step `steps`.
+    """
+    chex.assert_rank([rows.w, seen, steps], [2, 1, 0])
     synced = steps - steps % config.target_period
     quiet = (steps - seen).astype(jnp.float32)[:, None]
-    unit = jnp.asarray(fisher_lib.change_of_unit(config.beta, seen, steps))
+    unit = jnp.asarray(fisher_lib.rescaling(config.beta, seen, steps))
     return RowValues(
         w=coast(config, rows, seen, steps),
         target=jnp.where(
@@ -112,7 +140,12 @@ def bring_up_to_date(config: EVEConfig, rows: RowValues, seen: Array, steps: Arr
 
 
 def make_learner(config: EVEConfig, network: Network) -> update.Learner:
-    """The row-sparse learner of a network whose inputs are given as `Rows`."""
+    """Builds the row-sparse learner of a network that reads its inputs as `Rows`.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network; `update.can_be_sparse` must hold.
+    """
     dense = update.make_dense_learner(config, network)
     assert network.with_rows is not None
     small_network = network.with_rows(1)
@@ -126,13 +159,18 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
         batches = update.encoded(network, batches, known.units)
         rest, randomness = update.begin_round(config, small_network, state.rest, batches, known)
 
-        def body(state: RowState, inputs: Any) -> tuple[RowState, update.Metrics]:
-            batch, normals, shares = inputs
-            return learn_minibatch(config, network, state, batch, normals, known, shares)
+        def learn(state: RowState, *inputs: Any) -> tuple[RowState, update.Metrics]:
+            return learn_minibatch(config, network, state, known, *inputs)
 
-        inputs = (batches, randomness, known.shares)
-        state, metrics = update.scan(body, state._replace(rest=rest), inputs)
-        return state, jax.tree_util.tree_map(jnp.mean, metrics)
+        return update.learn_round(
+            config,
+            state._replace(rest=rest),
+            batches,
+            randomness,
+            known,
+            functools.partial(gather, config, network),
+            learn,
+        )
 
     def posterior(state: RowState, n: Array, *known: Any) -> Posterior:
         return update.posterior_of(config, to_dense(config, state), n, *known)
@@ -140,39 +178,57 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
     return update.Learner(init, step, posterior)
 
 
+def gather(
+    config: EVEConfig, network: Network, state: RowState, x: Rows
+) -> tuple[Network, update.State, Rows]:
+    """Gathers the rows that inputs read into a small network.
+
+    Equal rows may be gathered several times if only their values are read. Samples of the weights
+    need equal rows to be one row.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      state: the learner's state.
+      x: inputs, with a leading axis `[N]`.
+
+    Returns:
+      The small network, its dense state, and the inputs as rows of it.
+    """
+    assert network.with_rows is not None
+    small, x = _gather_rows(config, state, x, config.predictive == "network")
+    return network.with_rows(x.index.size), small, x
+
+
 def learn_minibatch(
     config: EVEConfig,
     network: Network,
     state: RowState,
-    batch: Transition,
-    randomness: Any,
     known: update.Round,
-    shares: Any,
+    batch: Transition,
+    q_t: jax.Array,
+    randomness: update.Randomness,
 ) -> tuple[RowState, update.Metrics]:
-    """`update.learn_minibatch` on first layers of just the rows that the minibatch reads.
+    """Runs `update.learn_minibatch` on a first layer of just the rows that the minibatch trains.
 
-    One is of the next states' rows, whose posterior alone is needed. The other is of the rows that
-    are trained.
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      state: the learner's state.
+      known: statistics of the round.
+      batch: transitions `[B, ...]`, whose observations are `Rows`.
+      q_t: `[B, samples, num_actions]`, bootstrap values.
+      randomness: the minibatch's normals.
+
+    Returns:
+      The state after the minibatch, and its metrics.
     """
     assert network.with_rows is not None
-    ahead, x_t = _small(config, state, batch.o_t)
-    posterior = update.posterior_of(config, ahead, known.n)
-    q_t = update.bootstrap_values(
-        config,
-        network.with_rows(x_t.index.size),
-        ahead.params,
-        posterior,
-        x_t,
-        randomness,
-        known.explore,
-        shares,
-    )
-
     taken = batch.o_tm1
-    if network.blocks > 1:  # The block that all actions share, and that of the action.
+    if network.blocks > 1:  # The shared block, and the block of the action taken.
         own = jnp.take_along_axis(taken.index, 1 + batch.a_tm1[:, None, None], axis=1)
         taken = taken._replace(index=jnp.concatenate([taken.index[:, :1], own], axis=1))
-    small, x_tm1 = _small(config, state, taken)
+    small, x_tm1 = _gather_rows(config, state, taken)
     places = x_tm1.index
     if network.blocks > 1:
         others = jnp.repeat(places[:, 1:], network.num_actions, axis=1)
@@ -181,13 +237,13 @@ def learn_minibatch(
         config,
         network.with_rows(places.size),
         small,
-        batch._replace(o_tm1=x_tm1, o_t=x_t),
+        known,
+        batch._replace(o_tm1=x_tm1),
         q_t,
         randomness,
-        known,
     )
 
-    # Rows that were only read need not be written: their closed form still holds.
+    # Rows that were read but not trained are not written back: their closed form still holds.
     flat, source = jnp.ravel(places), jnp.ravel(taken.index)
     new = jax.tree_util.tree_map(lambda leaf: leaf[jnp.maximum(flat, 0)], _rows(small))
     destination = jnp.where(source < 0, state.seen.size, source)
@@ -198,22 +254,24 @@ def learn_minibatch(
     ), metrics
 
 
-def _small(config: EVEConfig, state: RowState, wanted: Rows) -> tuple[update.State, Rows]:
-    """The dense state with a first layer of the `wanted` rows, up to date, and their places there.
+def _gather_rows(
+    config: EVEConfig, state: RowState, wanted: Rows, unique: bool = True
+) -> tuple[update.State, Rows]:
+    """Returns the dense state with a first layer of the `wanted` rows, advanced to the current
+    step, and their index in it.
 
-    Row i of the small layer is the i-th wanted; of equal rows the first place is the one in use.
+    Row i of the small layer is the i-th wanted row. With `unique`, equal rows share the index of
+    their first occurrence.
     """
     source = jnp.maximum(jnp.ravel(wanted.index), 0)
-    rows = bring_up_to_date(
-        config, _unpack(state.table[source]), state.seen[source], state.rest.steps
-    )
-    places = first_places(source).reshape(wanted.index.shape)
-    index = jnp.where(wanted.index < 0, -1, places)
+    rows = advance(config, _unpack(state.table[source]), state.seen[source], state.rest.steps)
+    places = first_occurrences(source) if unique else jnp.arange(source.size)
+    index = jnp.where(wanted.index < 0, -1, places.reshape(wanted.index.shape))
     return _with_rows(state.rest, rows), wanted._replace(index=index)
 
 
 def from_dense(state: update.State) -> RowState:
-    """The row state that stands for a dense state."""
+    """Converts a dense state to a row state."""
     rows = _rows(state)
     return RowState(
         rest=_with_rows(state, jax.tree_util.tree_map(lambda leaf: jnp.zeros_like(leaf[:1]), rows)),
@@ -223,8 +281,8 @@ def from_dense(state: update.State) -> RowState:
 
 
 def to_dense(config: EVEConfig, state: RowState) -> update.State:
-    """The dense state that a row state stands for."""
-    rows = bring_up_to_date(config, _unpack(state.table), state.seen, state.rest.steps)
+    """Converts a row state to a dense state, with all rows advanced to the current step."""
+    rows = advance(config, _unpack(state.table), state.seen, state.rest.steps)
     return _with_rows(state.rest, rows)
 
 

@@ -1,10 +1,10 @@
 """The units in which entries of observations are measured.
 
-Entries come in sizes of their own: metres beside radians a second, pixels up to 255, counts up to
-ten. Networks learn slowly from what is small, and angles between observations (see `tangent`) do
-not see it at all. So each entry is measured by its own size: the first one that was not zero, and
-from then on whatever is more than `GROWTH` times the unit so far. One-hot vectors of any height are
-then vectors of zeros and ones, and observations times a thousand are the same observations.
+The entries of an observation differ in size: metres beside radians a second, pixels up to 255,
+counts up to ten. Networks learn slowly from small entries, and the angles between observations (see
+`tangent`) hardly depend on them. So each entry has a unit: its first non-zero size, replaced by
+every later size that is more than `GROWTH` times the unit. One-hot vectors of any height then
+become vectors of zeros and ones, and multiplying observations by a constant changes nothing.
 """
 
 from typing import Any
@@ -12,17 +12,22 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from eve_acme.types import SparseInput
+from eve_acme.types import HostArray, SparseInput
 
 GROWTH = 4.0
 
 
 def in_units(x: Any, units: Any) -> Any:
-    """Vectors `[..., d]`, or SparseInputs `[..., K]`, in the units `[d]` of their entries; NumPy or
-    JAX alike.
+    """Divides inputs by the units of their entries; for NumPy and JAX arrays.
 
-    An entry that is new, or too large for its unit, is measured by itself. () for units stands for
-    ones.
+    An entry without a unit yet, or more than `GROWTH` times its unit, is divided by its own size.
+
+    Args:
+      x: vectors `[..., d]`, or a SparseInput `[..., K]`.
+      units: `[d]`; () if all units are one.
+
+    Returns:
+      Inputs of the same form as `x`.
     """
     if isinstance(units, tuple):
         return x
@@ -38,9 +43,16 @@ def _measured(x: Any, units: Any) -> Any:
     return x / xp.where(unit > 0.0, unit, xp.ones_like(unit))
 
 
-def grown(units: np.ndarray, x: Any) -> np.ndarray:
-    """Units `[d]` that x, a vector `[d]` or a SparseInput `[K]`, fits into; the same array if it
-    does already."""
+def grow(units: HostArray, x: Any) -> HostArray:
+    """Enlarges units to fit an input.
+
+    Args:
+      units: `[d]`; zero where no entry has been seen.
+      x: a vector `[d]`, or a SparseInput `[K]`.
+
+    Returns:
+      The new units `[d]`; `units` itself if x fits already.
+    """
     index: Any = slice(None)
     if isinstance(x, SparseInput):
         there = x.index >= 0

@@ -1,14 +1,15 @@
-"""THE learning step: k minibatches of Q-update, Fisher update and target period, as one scan.
+"""The learning step: Q-update, Fisher update and target update over the k minibatches of a round,
+as one scan.
 
-Everything that learns calls this: the Acme learner, the embedded engine, and the row-sparse twin
-(`sparse_update`), which runs this same code on the few rows of the first layer that a round
-touches.
+The Acme learner and the embedded engine both call it. Its row-sparse twin (`sparse_update`) runs
+the same code on the few rows of the first layer that a round reads.
 """
 
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -25,16 +26,17 @@ from eve_acme.types import Array, Params, Transition
 
 
 class State(NamedTuple):
-    """All that learning changes; what a checkpoint holds.
+    """The state of a dense learner, as checkpoints hold it.
 
     Attributes:
       params: theta, the online parameters.
-      target: theta-bar, the target network's, on which the posterior is centred.
+      target: theta-bar, the target parameters, on which the posterior is centred.
       optimizer: Adam's state.
-      fisher: the Fisher average: squared gradients, or Kronecker factors.
-      basis: eigenbases of those factors; () for the diagonal.
-      scale: what a value of one stands for; zero until that is known.
-      steps: minibatches so far.
+      fisher: the average of squared gradients or Kronecker factors.
+      basis: eigenbases of the Kronecker factors; () for other structures.
+      scale: scalar, the return that a value of one represents; zero until the first non-zero
+        reward.
+      steps: scalar int32, minibatches so far.
       key: the key of the next round.
     """
 
@@ -49,16 +51,16 @@ class State(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What is known of a round beside its minibatches.
+    """Statistics of a round, as of the time when its minibatches were drawn.
 
     Attributes:
-      n: environment steps when it was drawn.
-      explore: False while bootstraps are to use the posterior's mean.
-      shares: `[k, B, num_actions]`, what is left of the prior's variance at the next states, if
-        that is counted at the insert; else ().
-      scale: the scale of returns.
-      largest: the largest absolute return that was seen.
-      units: `[d]`, those of the entries of observations; () for ones.
+      n: scalar, environment steps.
+      explore: scalar, 0 to bootstrap from the posterior's mean, else 1.
+      shares: `[k, B, num_actions]`, the share of the prior's variance that is left at the next
+        states; () unless the structure is 'tangent'.
+      scale: scalar, the scale of returns.
+      largest: scalar, the largest absolute return.
+      units: `[d]`, units of the entries of observations; () if all units are one.
     """
 
     n: Any
@@ -70,7 +72,13 @@ class Round(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """What learning shows of itself: means over the minibatches of one call."""
+    """Scalar means over the minibatches of one call.
+
+    Attributes:
+      loss: squared TD errors, in squared units of the scale of returns.
+      q: values of the transitions' actions, in units of rewards.
+      target: return targets, in units of rewards.
+    """
 
     loss: Array
     q: Array
@@ -78,13 +86,13 @@ class Metrics(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """The learner as pure functions; `update` is not jitted yet.
+    """The learner as pure functions, not jitted.
 
     Attributes:
-      init: `key -> State`.
+      init: `key -> state`.
       update: `(state, batches [k, B, ...], Round) -> (state, metrics)`.
-      posterior: `(state, n, tangent=(), units=()) -> Posterior`, from one state, so that its parts
-        belong together; `tangent` is the factor that is counted at the insert, if there is one.
+      posterior: `(state, n, tangent=(), units=()) -> Posterior`; `tangent` is the tangent factor
+        and `units` the units of observations, both from `evidence.Known`.
     """
 
     init: Callable[[jax.Array], Any]
@@ -93,32 +101,36 @@ class Learner(NamedTuple):
 
 
 def make_learner(config: EVEConfig, network: Network, sparse: bool = False) -> Learner:
-    """The learner for a network; `sparse` is the twin that touches few rows of its first layer.
+    """Builds the learner of a network.
 
-    Both compute the same. The sparse one needs observations that are indices or `SparseInput`.
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      sparse: whether to use the row-sparse twin, which computes the same update from observations
+        that are indices or `SparseInput`.
     """
     if sparse:
-        from eve_acme.core import sparse_update  # It builds on this module.
+        from eve_acme.core import sparse_update  # It imports this module.
 
         return sparse_update.make_learner(config, network)
     return make_dense_learner(config, network)
 
 
 def can_be_sparse(config: EVEConfig, network: Network) -> bool:
-    """Whether the sparse twin exists for inputs with few entries."""
+    """Whether the network has a row-sparse learner."""
     return network.with_rows is not None and reads_rows(config)
 
 
 class RoundsLearner(NamedTuple):
-    """A learner of several rounds in one call, with the many arrays of its state packed into few.
+    """A learner that learns several rounds in one call, with its state packed into few arrays.
 
     Attributes:
       init: `key -> Packed`.
-      learn: `(state, batches [R, k, B, ...], Round [R, ...], count, units) -> (state, metrics)`;
-        learns the first `count` rounds, one after another as `Learner.update` does. However they
-        are divided into calls, the result is the same bit for bit.
+      learn: `(state, batches [R, k, B, ...], Round [R, ...], count, units) -> (state, metrics)`.
+        Learns the first `count` rounds in order. The result does not depend, to the last bit, on
+        how rounds are divided into calls.
       posterior: `(state, n, tangent, units) -> Posterior`.
-      dense: the dense learner's state, of this one's.
+      dense: `state -> Packed`, the state of the equivalent dense learner.
     """
 
     init: Callable[[jax.Array], Packed]
@@ -129,10 +141,15 @@ class RoundsLearner(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def compiled_learner(config: EVEConfig, network: Network, sparse: bool = False) -> RoundsLearner:
-    """The jitted learner, shared by all who use the same network in a process.
+    """Builds the jitted learner; cached, so that a process compiles it once.
 
-    `learn` donates its state argument. The posterior is a copy, since an output that is an input
-    would share a buffer, and be donated with it.
+    `learn` donates its state argument. `posterior` copies, because an output that aliases the state
+    would be donated with it.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      sparse: whether to use the row-sparse twin.
     """
     pure = rounds_learner(config, network, sparse)
     return RoundsLearner(
@@ -144,7 +161,7 @@ def compiled_learner(config: EVEConfig, network: Network, sparse: bool = False) 
 
 
 def rounds_learner(config: EVEConfig, network: Network, sparse: bool = False) -> RoundsLearner:
-    """`make_learner`, for several rounds in one call."""
+    """Extends `make_learner` to several rounds in one call; not jitted. Args are the same."""
     pure = make_learner(config, network, sparse)
     key = jax.random.PRNGKey(0)
     packing = Packing(jax.eval_shape(pure.init, key))
@@ -179,7 +196,12 @@ def rounds_learner(config: EVEConfig, network: Network, sparse: bool = False) ->
 
 
 def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
-    """The learner that touches every parameter at every step."""
+    """Builds the learner that updates every parameter at every step.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+    """
 
     def init(key: jax.Array) -> State:
         params_key, run_key = jax.random.split(key)
@@ -205,16 +227,12 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
         batches = encoded(network, batches, known.units)
         state, randomness = begin_round(config, network, state, batches, known)
 
-        def body(state: State, inputs: tuple) -> tuple[State, Metrics]:
-            batch, normals, shares = inputs
-            posterior = posterior_of(config, state, known.n)
-            q_t = bootstrap_values(
-                config, network, state.params, posterior, batch.o_t, normals, known.explore, shares
-            )
-            return learn_minibatch(config, network, state, batch, q_t, normals, known)
+        def learn(state: State, *inputs: Any) -> tuple[State, Metrics]:
+            return learn_minibatch(config, network, state, known, *inputs)
 
-        state, metrics = scan(body, state, (batches, randomness, known.shares))
-        return state, jax.tree_util.tree_map(jnp.mean, metrics)
+        return learn_round(
+            config, state, batches, randomness, known, lambda state, x: (network, state, x), learn
+        )
 
     def posterior(state: State, n: Array, tangent: Any = (), units: Any = ()) -> Posterior:
         return posterior_of(config, state, n, tangent, units)
@@ -222,13 +240,108 @@ def make_dense_learner(config: EVEConfig, network: Network) -> Learner:
     return Learner(init, update, posterior)
 
 
+class NextStates(NamedTuple):
+    """The next states of a minibatch, with the inputs of their bootstraps beside the posterior.
+
+    Attributes:
+      x: inputs `[B, ...]`.
+      normals: the normals of the posterior samples, such as `[B, samples, num_actions]`; () if
+        bootstraps use the mean.
+      shares: `[B, num_actions]`, see `Round`; or ().
+      online: `[B, num_actions]`, values of the online network; () unless `config.cautious`.
+    """
+
+    x: Any
+    normals: Any
+    shares: Any
+    online: Any
+
+
+def learn_round(
+    config: EVEConfig,
+    state: Any,
+    batches: Transition,
+    randomness: "Randomness",
+    known: Round,
+    gather: Callable[[Any, Any], tuple[Network, State, Any]],
+    learn: Callable[..., tuple[Any, Metrics]],
+) -> tuple[Any, Metrics]:
+    """Learns the minibatches of a round in order.
+
+    Values at next states that are constant within the round are computed in one large product,
+    which takes half as long as many small ones: those of the online network as of the round's
+    start, and the whole bootstraps if `bootstraps_are_constant`.
+
+    Args:
+      config: the hyper-parameters.
+      state: a learner's state, dense or by rows.
+      batches: encoded transitions `[k, B, ...]`.
+      randomness: the normals `[k, B, ...]`.
+      known: statistics of the round.
+      gather: `(state, x) -> (network, dense state, x)`, a network and state that can evaluate the
+        inputs x `[N, ...]`, and the inputs as that network reads them.
+      learn: `(state, batch, q_t, randomness) -> (state, metrics)`, for one minibatch.
+
+    Returns:
+      The state, and metrics averaged over the minibatches.
+    """
+    chex.assert_rank([batches.a_tm1, batches.r_t, batches.discount_t], 2)
+    chex.assert_equal_shape([batches.a_tm1, batches.r_t, batches.discount_t])
+
+    def online_values(x: Any) -> jax.Array:
+        network, now, x = gather(state, x)
+        return jax.vmap(network.apply, in_axes=(None, 0))(now.params, x)
+
+    def bootstraps(state: Any, next_states: NextStates) -> jax.Array:
+        network, now, x = gather(state, next_states.x)
+        posterior = posterior_of(config, now, known.n)
+        return bootstrap_values(
+            config, network, posterior, next_states._replace(x=x), known.explore
+        )
+
+    online = _in_one_batch(online_values, batches.o_t) if config.cautious else ()
+    next_states: Any = NextStates(batches.o_t, randomness.bootstrap, known.shares, online)
+    constant = bootstraps_are_constant(config)
+    if constant:
+        next_states = _in_one_batch(functools.partial(bootstraps, state), next_states)
+
+    def body(state: Any, inputs: tuple[Any, ...]) -> tuple[Any, Metrics]:
+        batch, next_states, randomness = inputs
+        q_t = next_states if constant else bootstraps(state, next_states)
+        return learn(state, batch, q_t, randomness)
+
+    state, metrics = scan(body, state, (batches, next_states, randomness))
+    return state, jax.tree_util.tree_map(jnp.mean, metrics)
+
+
+def bootstraps_are_constant(config: EVEConfig) -> bool:
+    """Whether bootstraps are constant within a round: target updates fall between rounds, and
+    minibatches do not change the posterior's standard deviations."""
+    whole_rounds = config.target_period % config.batches_per_step == 0
+    return whole_rounds and (config.counts_inputs or config.bootstrap == "mean")
+
+
+def _in_one_batch(function: Callable[[Any], jax.Array], tree: Any) -> jax.Array:
+    """Applies `function` to a tree `[k, B, ...]` as one batch `[k * B, ...]`."""
+    k, size = jax.tree_util.tree_leaves(tree)[0].shape[:2]
+    flat = jax.tree_util.tree_map(lambda leaf: leaf.reshape(k * size, *leaf.shape[2:]), tree)
+    out = function(flat)
+    return out.reshape(k, size, *out.shape[1:])
+
+
 scan = functools.partial(jax.lax.scan, unroll=2)
-"""Over minibatches, two at a time: XLA writes what a loop carries over what it read, and then finds
-no vector instructions that are safe for it. Of two in a row, the first is spared that."""
+"""Scans over minibatches, two in each iteration of the loop. XLA updates a loop's carry in place,
+which keeps it from vectorising the update; of two unrolled minibatches, the first is vectorised."""
 
 
 def encoded(network: Network, batches: Transition, units: Any) -> Transition:
-    """Batches `[k, B, ...]` as the network reads them."""
+    """Encodes the observations of batches for the network.
+
+    Args:
+      network: the Q-network.
+      batches: transitions `[k, B, ...]`.
+      units: `[d]`, units of the entries of observations; () if all units are one.
+    """
     encode = jax.vmap(jax.vmap(lambda observation: network.encode(observation, units)))
     return batches._replace(o_tm1=encode(batches.o_tm1), o_t=encode(batches.o_t))
 
@@ -236,7 +349,16 @@ def encoded(network: Network, batches: Transition, units: Any) -> Transition:
 def posterior_of(
     config: EVEConfig, state: State, n: Array, tangent: Any = (), units: Any = ()
 ) -> Posterior:
-    """The posterior of a dense state after n environment steps."""
+    """Builds the posterior of a dense state.
+
+    Args:
+      config: the hyper-parameters.
+      state: the dense state.
+      n: scalar, environment steps.
+      tangent: the tangent factor, or ().
+      units: `[d]`, units of the entries of observations; () if all units are one.
+    """
+    chex.assert_rank(n, 0)
     total = state.fisher.total
     return Posterior(
         mean=state.target,
@@ -246,13 +368,18 @@ def posterior_of(
         version=state.steps,
         basis=state.basis,
         tangent=tangent,
-        scale=known_scale(state.scale),
+        scale=scale_or_one(state.scale),
         units=units,
     )
 
 
 class Randomness(NamedTuple):
-    """The normals of one minibatch, of its bootstraps and of its returns; () for none."""
+    """The standard normals of a minibatch, or of a round with a leading axis.
+
+    Attributes:
+      bootstrap: normals of the posterior samples of bootstraps; () if bootstraps use the mean.
+      returns: `[B]`, normals of the return noise in the Fisher; () if the estimator needs none.
+    """
 
     bootstrap: Any
     returns: Any
@@ -261,12 +388,23 @@ class Randomness(NamedTuple):
 def begin_round(
     config: EVEConfig, network: Network, state: State, batches: Transition, known: Round
 ) -> tuple[State, Randomness]:
-    """Rescales, decomposes the factors if that is due, splits the key and draws all normals of a
-    round, an axis for its minibatches in front.
+    """Prepares a round: rescales values, recomputes eigenbases if due, and draws all normals.
 
-    Few large calls of the generator: many small ones cost more than the numbers.
+    The normals of a round come from few large calls of the generator: many small ones cost more
+    than the numbers themselves.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      state: the dense state.
+      batches: encoded transitions `[k, B, ...]`.
+      known: statistics of the round.
+
+    Returns:
+      The state, and normals with a leading axis `[k]`.
     """
-    state = rescaled(network, state, known.scale)
+    chex.assert_rank(batches.r_t, 2)
+    state = rescale(network, state, known.scale)
     if isinstance(state.basis, kronecker.Basis):
         state = state._replace(basis=_fresh_basis(config, state))
     next_key, bootstrap_key, returns_key = jax.random.split(state.key, 3)
@@ -287,9 +425,12 @@ def begin_round(
 
 
 def _bootstrap_normals(key: jax.Array, shape: tuple[int, int, int, int]) -> jax.Array:
-    """`[k, B, samples, num_actions]`. One sample for each transition is drawn for each minibatch.
-    Of several, whose maxima are averaged, the second half mirrors the first, and all minibatches
-    of a round, which hold other transitions, have the same."""
+    """Draws normals `[k, B, samples, num_actions]`.
+
+    With one sample, all normals are independent. With several, whose maxima are averaged, the
+    second half is the negative of the first (antithetic), and the minibatches of a round share
+    their normals, because they hold different transitions.
+    """
     k, batch_size, samples, num_actions = shape
     if samples == 1:
         return jax.random.normal(key, shape)
@@ -298,13 +439,20 @@ def _bootstrap_normals(key: jax.Array, shape: tuple[int, int, int, int]) -> jax.
     return jnp.broadcast_to(both, (k, *both.shape))
 
 
-def rescaled(network: Network, state: State, scale: Array) -> State:
-    """The state with values in units of another scale: the output layer's weights change, and the
-    values that they stand for do not. (Until a scale is known, they stand for nothing.)"""
+def rescale(network: Network, state: State, scale: Array) -> State:
+    """Converts a state to another scale of returns: multiplies the output layer's parameters so
+    that values keep their meaning. (Until the first scale is known, they are left as they are.)
+
+    Args:
+      network: the Q-network.
+      state: the dense state.
+      scale: scalar, the new scale; zero if unknown.
+    """
+    chex.assert_rank(scale, 0)
     scale = jnp.asarray(scale, jnp.float32)
     if network.output is None:
         return state._replace(scale=scale)
-    ratio = jnp.where(state.scale * scale > 0.0, state.scale / known_scale(scale), 1.0)
+    ratio = jnp.where(state.scale * scale > 0.0, state.scale / scale_or_one(scale), 1.0)
 
     def of(params: Params) -> Params:
         output = jax.tree_util.tree_map(lambda leaf: ratio * leaf, params[network.output])
@@ -313,8 +461,8 @@ def rescaled(network: Network, state: State, scale: Array) -> State:
     return state._replace(params=of(state.params), target=of(state.target), scale=scale)
 
 
-def known_scale(scale: Array) -> jax.Array:
-    """The scale, or one while it is not known: all rewards are zero then."""
+def scale_or_one(scale: Array) -> jax.Array:
+    """Returns the scale, or one while it is unknown because all rewards were zero."""
     return jnp.where(scale > 0.0, scale, 1.0)
 
 
@@ -331,13 +479,28 @@ def learn_minibatch(
     config: EVEConfig,
     network: Network,
     state: State,
+    known: Round,
     batch: Transition,
     q_t: jax.Array,
     randomness: Randomness,
-    known: Round,
 ) -> tuple[State, Metrics]:
-    """Algorithm 3, 'Learning Step', on one minibatch with `bootstrap_values` `q_t`."""
-    scale = known_scale(state.scale)
+    """Runs Algorithm 3, 'Learning Step', on one minibatch.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      state: the dense state.
+      known: statistics of the round.
+      batch: encoded transitions `[B, ...]`.
+      q_t: `[B, samples, num_actions]`, from `bootstrap_values`.
+      randomness: the minibatch's normals.
+
+    Returns:
+      The state after the minibatch, and its metrics.
+    """
+    chex.assert_rank([batch.a_tm1, batch.r_t, batch.discount_t, q_t], [1, 1, 1, 3])
+    chex.assert_equal_shape_prefix([batch.a_tm1, batch.r_t, batch.discount_t, q_t], 1)
+    scale = scale_or_one(state.scale)
     returns = jax.vmap(targets.bootstrapped_return, in_axes=(0, 0, 0, None))(
         batch.r_t / scale, batch.discount_t, q_t, known.largest / scale + config.prior_std
     )
@@ -375,27 +538,35 @@ def learn_minibatch(
 def bootstrap_values(
     config: EVEConfig,
     network: Network,
-    online: Params,
     posterior: Posterior,
-    x: Any,
-    randomness: Randomness,
+    next_states: NextStates,
     explore: Array,
-    shares: Any = (),
 ) -> jax.Array:
-    """Action values `[B, samples, num_actions]` at the next states, of posterior samples or of the
-    mean."""
+    """Computes action values at next states, under posterior samples or the mean.
 
-    def values(params: Params) -> jax.Array:
-        return jax.vmap(network.apply, in_axes=(None, 0))(params, x)
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      posterior: the posterior.
+      next_states: the next states.
+      explore: scalar, 0 to use the posterior's mean, else 1.
+
+    Returns:
+      `[B, samples, num_actions]`.
+    """
+    chex.assert_rank(explore, 0)
 
     def cautious(q: jax.Array) -> jax.Array:
-        """The maximum of jittering values is too high, and bootstraps pile that up."""
-        return jnp.minimum(q, values(online)) if config.cautious else q
+        """Limits the overestimation of maxima over noisy values, which bootstrapping compounds."""
+        return jnp.minimum(q, next_states.online) if config.cautious else q
 
     if config.bootstrap == "mean":
-        return cautious(values(posterior.mean))[:, None]
-    noise: Any = jax.tree_util.tree_map(lambda z: explore * z, randomness.bootstrap)
+        q = jax.vmap(network.apply, in_axes=(None, 0))(posterior.mean, next_states.x)
+        return cautious(q)[:, None]
+    noise: Any = jax.tree_util.tree_map(lambda z: explore * z, next_states.normals)
     if config.predictive == "linear":
-        q, std = predictive.values_and_std(config, network, posterior, x, shares)
+        q, std = predictive.values_and_std(
+            config, network, posterior, next_states.x, next_states.shares
+        )
         return cautious(q)[:, None] + std[:, None] * noise
-    return sampled_outputs.values(config, network, posterior, x, noise)[:, None]
+    return sampled_outputs.values(config, network, posterior, next_states.x, noise)[:, None]

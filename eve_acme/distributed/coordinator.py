@@ -91,6 +91,8 @@ class Coordinator(Node):
             rounds=learner.get("rounds"),
             n=learner.get("n"),
             loss=learner.get("loss"),
+            posterior_spread=learner.get("posterior_spread"),
+            effective_visits=learner.get("effective_visits"),
             replay_size=replay.get("size"),
             replay_bytes=replay.get("bytes"),
             steps_read=learner.get("steps_read"),

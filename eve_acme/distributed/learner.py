@@ -81,7 +81,7 @@ class Learner(Node):
 
     def status(self) -> dict[str, Any]:
         """How far it is, and what it waits for."""
-        metrics = self._learner.metrics._asdict() if self._learner.metrics else {}
+        metrics = self._learner.report()
         return dict(
             rounds=self._learner.rounds,
             n=self._learner.n,

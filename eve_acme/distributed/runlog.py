@@ -11,7 +11,8 @@ METRICS_SECONDS = 5.0
 EPISODE = ("episode", "actor", "index", "ticket", "length", "total", "bad", "treasure", "time")
 METRICS = (
     "time", "episodes", "env_steps", "rounds", "n", "loss", "replay_size", "replay_bytes",
-    "steps_read", "recent_return", "bad_fraction", "evaluation",
+    "steps_read", "recent_return", "bad_fraction", "evaluation", "posterior_spread",
+    "effective_visits",
 )  # fmt: skip
 
 

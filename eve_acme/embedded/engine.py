@@ -100,6 +100,9 @@ class Engine(Loop):
         """What the last rounds showed of themselves."""
         return self._learning.metrics
 
+    def _learnt(self) -> dict[str, Any]:
+        return self._learning.report()
+
     @property
     def learner_updates(self) -> int:
         """Minibatches so far."""

@@ -76,10 +76,11 @@ class Loop(abc.ABC):
         )
         if self.n is not None:
             values["n"] = self.n
-        metrics = getattr(self, "metrics", None)
-        if metrics is not None:
-            values |= {name: float(value) for name, value in metrics._asdict().items()}
-        return values
+        return values | {name: float(value) for name, value in self._learnt().items()}
+
+    def _learnt(self) -> dict[str, Any]:
+        """What learning showed last, by name."""
+        return {}
 
     def _reset(self) -> dm_env.TimeStep:
         return self.environment.reset()

@@ -1,4 +1,4 @@
-"""What makes an environment fit: wrappers, Gymnasium, and checks of what others bring."""
+"""Environment adapters: wrappers, Gymnasium, and checks of environments and networks."""
 
 from eve_acme.environments.gyms import FromGym
 from eve_acme.environments.wrappers import (

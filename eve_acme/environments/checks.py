@@ -1,4 +1,5 @@
-"""What came, what was expected, and where: checks of what others hand to the library."""
+"""Checks of observations, time steps and networks from users; errors name the field, the value and
+the allowed values."""
 
 import functools
 import math
@@ -14,20 +15,26 @@ from dm_env import specs
 from eve_acme.errors import InputError
 
 EXAMPLES = 16
+"""Random observations that a network is checked with."""
 MOST_INACTIVE = 0.25
-"""Share of units without a gradient from which on a network is warned about. ReLU has a half."""
+"""A larger share of units without a gradient causes a warning; with ReLU it is about one half."""
 
 
 def leaves_with_names(tree: Any) -> list[tuple[str, Any]]:
-    """The leaves of a tree, with the path to each (`` for a tree that is one leaf)."""
+    """Returns the leaves of a tree, each with its path (an empty one if the tree is a leaf)."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in flat]
 
 
 def batch_shape(spec: Any, observations: Any) -> tuple[int, ...]:
-    """The axes in front of one observation's own: () for one, (B,) for a batch.
+    """Returns the batch axes of observations: () for a single one, (B,) for a batch.
 
-    Raises InputError unless each leaf has the shape of its spec behind the same such axes.
+    Args:
+      spec: a tree of specs.
+      observations: one observation, or a batch.
+
+    Raises:
+      InputError: a leaf's shape does not end with that of its spec, or batch axes differ.
     """
     expected, given = leaves_with_names(spec), jax.tree_util.tree_leaves(observations)
     if len(expected) != len(given):
@@ -52,11 +59,14 @@ def batch_shape(spec: Any, observations: Any) -> tuple[int, ...]:
 
 
 def check_indices(spec: Any, observations: Any) -> None:
-    """Raises InputError unless each index is a whole number within its bounds.
+    """Checks that indices are integers within their bounds.
 
     Args:
       spec: a tree of specs; bounded integer scalars are indices.
-      observations: one or a batch of them; values that JAX is tracing are not looked at.
+      observations: one observation, or a batch; JAX tracers are not checked.
+
+    Raises:
+      InputError: an index is not an integer, or out of bounds.
     """
     leaves = jax.tree_util.tree_leaves(observations)
     for (name, leaf), value in zip(leaves_with_names(spec), leaves, strict=True):
@@ -73,19 +83,26 @@ def check_indices(spec: Any, observations: Any) -> None:
 
 
 class TimestepCheck:
-    """Looks at each step of an environment before it can reach replay."""
+    """Checks each time step of an environment before it enters replay.
+
+    Args:
+      observation_spec: a tree of specs.
+    """
 
     def __init__(self, observation_spec: Any):
         self._leaves = leaves_with_names(observation_spec)
         self._spec = observation_spec
 
     def __call__(self, timestep: dm_env.TimeStep, step: int, first: bool | None = None) -> None:
-        """Raises InputError about the environment's `step` unless all of it can be learnt from.
+        """Checks one time step.
 
         Args:
-          timestep: what the environment gave.
+          timestep: the result of the environment's `reset` or `step`.
           step: its number, for the message.
-          first: whether it has to begin an episode, or must not; None if either will do.
+          first: whether it must start an episode (True) or must not (False); None for either.
+
+        Raises:
+          InputError: a part of the time step does not match its spec, or is not finite.
         """
         where = f"at environment step {step}"
         if not isinstance(timestep, dm_env.TimeStep):
@@ -131,7 +148,7 @@ def _check_leaf(field: str, spec: Any, value: Any) -> None:
 
 def _check_number(field: str, value: Any, least: float, most: float) -> None:
     if isinstance(value, float) and math.isfinite(value) and least <= value <= most:
-        return  # As almost always: what follows takes ten times as long.
+        return  # The common case; the general check below takes ten times as long.
     leaves = jax.tree_util.tree_leaves(value)
     if len(leaves) != 1 or leaves[0] is not value or not _is_one_number(value):
         raise InputError(f"{field}: got {_brief(value)}, allowed is one number")
@@ -146,8 +163,18 @@ def _is_one_number(value: Any) -> bool:
 
 
 def check_network(network: Any, observation_spec: Any, actions: Any) -> None:
-    """Raises InputError unless the network takes such observations and gives a value for each
-    action; warns if many of its gradients are exactly zero."""
+    """Checks that a network maps observations to one value for each action.
+
+    Warns if many units have a gradient of exactly zero.
+
+    Args:
+      network: the Q-network.
+      observation_spec: a tree of specs.
+      actions: the environment's action spec.
+
+    Raises:
+      InputError: the network does not fit the specs.
+    """
     if network.num_actions != actions.num_values:
         raise InputError(
             f"network: got num_actions {network.num_actions}, allowed is {actions.num_values} as "
@@ -159,7 +186,7 @@ def check_network(network: Any, observation_spec: Any, actions: Any) -> None:
 
 
 def _most(spec: Any) -> int:
-    """The largest number that an integer scalar may be, if that is known; else one."""
+    """Returns the maximum of a bounded integer scalar; one for all other specs."""
     integer = np.issubdtype(spec.dtype, np.integer) and spec.shape == ()
     return int(spec.maximum) if integer and isinstance(spec, specs.BoundedArray) else 1
 
@@ -184,7 +211,7 @@ def _inspect(network: Any, structure: Any, kinds: Any, bounds: Any) -> None:
     first = jax.tree_util.tree_map(lambda leaf: leaf[0], observations)
     try:
         shape = jax.eval_shape(values, first).shape
-    except Exception as error:  # Whatever somebody else's network may raise.
+    except Exception as error:  # A user's network may raise anything.
         shapes = [kind[0] for kind in kinds]
         raise InputError(
             f"network: cannot take an observation of shape {shapes}: {error}"
@@ -198,17 +225,21 @@ def _inspect(network: Any, structure: Any, kinds: Any, bounds: Any) -> None:
     if share > MOST_INACTIVE:
         warnings.warn(
             f"network: {share:.0%} of its units have a gradient of exactly zero at a random "
-            "observation, as ReLU makes it. The posterior learns nothing there, and exploration "
-            "suffers (the paper's ablation): use a leaky ReLU.",
+            "observation, as with ReLU. The posterior learns nothing from these units, which "
+            "weakens exploration (see the paper's ablation): use a leaky ReLU.",
             stacklevel=4,
         )
 
 
 def inactive_share(network: Any, observations: Any) -> float:
-    """The share of units that have no gradient at all, on average over a batch of observations.
+    """Computes the share of units with a gradient of zero, averaged over observations.
 
-    A unit is known by its bias (all parameters count if there are none). Biases of the outputs do
-    not count: those of the other actions have no gradient by right.
+    A unit is identified by its bias; without biases all parameters count. Output biases do not
+    count, because those of the other actions never have a gradient.
+
+    Args:
+      network: the Q-network.
+      observations: observations with a leading axis.
     """
 
     def gradients(observation: Any, action: Any) -> Any:

@@ -1,7 +1,8 @@
-"""Environments of Gymnasium, and of Gym from 0.26 on (one interface), as dm_env environments.
+"""Adapts environments of Gymnasium, and of Gym from 0.26 on, to dm_env.
 
-Acme's own wrapper speaks the interface of Gym before 0.26, and Shimmy goes the other way (from
-dm_env to Gymnasium). Neither package is imported here: spaces are told apart by their class names.
+Acme's own wrapper expects the interface of Gym before 0.26, and Shimmy converts in the other
+direction (dm_env to Gymnasium). This module imports neither Gymnasium nor Gym: it recognises spaces
+by their class names.
 """
 
 import contextlib
@@ -15,19 +16,28 @@ from eve_acme.errors import InputError
 
 RESET = ("observation", "info")
 STEP = ("observation", "reward", "terminated", "truncated", "info")
+"""The results of Gymnasium's `reset` and `step`."""
 
 
 class FromGym(dm_env.Environment):
     """A Gymnasium environment with one discrete action.
 
-    Double precision becomes single here, once; images stay uint8; dicts and tuples stay trees,
-    without their texts; a discrete observation is an index from zero, in a tree a one-hot vector.
-    The network reads a tree as one vector, by the sorted names of its parts. Truncation keeps the
-    discount, termination ends it.
+    Float64 observations become float32; images stay uint8. Dict and Tuple spaces become trees, from
+    which text is dropped. A discrete observation is an index from zero; inside a tree it is a
+    one-hot vector. The network flattens a tree into one vector, in the sorted order of its keys.
+    Termination sets the discount to zero; truncation keeps it.
     """
 
     def __init__(self, environment: Any, seed: int | None = None):
-        """Wraps an environment; `seed` is given to its first reset."""
+        """Wraps an environment.
+
+        Args:
+          environment: a Gymnasium environment.
+          seed: passed to its first reset.
+
+        Raises:
+          InputError: its observation or action space is not supported.
+        """
         self._inner = environment
         self._seed = seed
         self._observation_spec = observation_spec(environment.observation_space)
@@ -43,7 +53,7 @@ class FromGym(dm_env.Environment):
         given = self._inner.step(int(action) + self._first_action)
         observation, reward, terminated, truncated, _ = _parts("step", given, STEP)
         observation = self._cast(observation)
-        with contextlib.suppress(TypeError, ValueError):  # Who looks at the step refuses it.
+        with contextlib.suppress(TypeError, ValueError):  # `TimestepCheck` rejects such a reward.
             reward = float(reward)
         if terminated:
             return dm_env.termination(reward, observation)
@@ -59,16 +69,16 @@ class FromGym(dm_env.Environment):
 
     @property
     def render_modes(self) -> tuple[str, ...]:
-        """The ways in which the environment says it can be drawn."""
+        """The render modes that the environment declares."""
         return tuple((getattr(self._inner, "metadata", None) or {}).get("render_modes", ()))
 
     @property
     def render_mode(self) -> str | None:
-        """The one that it was made with."""
+        """The render mode that the environment was created with."""
         return getattr(self._inner, "render_mode", None)
 
     def render(self) -> Any:
-        """The environment's own picture of its state."""
+        """Renders the environment with its own renderer."""
         return self._inner.render()
 
     def close(self) -> None:
@@ -79,7 +89,7 @@ class FromGym(dm_env.Environment):
 
 
 def _parts(method: str, given: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """What a method gave, as so many parts; raises InputError."""
+    """Checks that a method returned a tuple of these parts; raises InputError."""
     if not isinstance(given, tuple) or len(given) != len(names):
         raise InputError(
             f"{method}: got {type(given).__name__} {repr(given)[:80]}, allowed is the tuple "
@@ -89,7 +99,15 @@ def _parts(method: str, given: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def observation_spec(space: Any, name: str = "observation") -> Any:
-    """The (tree of) specs of an observation space; raises InputError for kinds that have none."""
+    """Converts an observation space to a tree of specs.
+
+    Args:
+      space: a Gymnasium space.
+      name: of the spec, for error messages.
+
+    Raises:
+      InputError: the space, or a part of it, is not supported.
+    """
     kind = type(space).__name__
     if kind == "Discrete":
         return specs.BoundedArray((), np.int32, 0, int(space.n) - 1, name=name)
@@ -113,7 +131,7 @@ def _is_text(space: Any) -> bool:
 
 
 def _part_spec(space: Any, name: str) -> Any:
-    """The spec of a part of a tree: a choice is a one-hot vector there."""
+    """Converts a part of a Dict or Tuple space; a Discrete part is a one-hot vector."""
     if type(space).__name__ == "Discrete":
         return specs.Array((int(space.n),), np.float32, name=name)
     return observation_spec(space, name)

@@ -1,5 +1,5 @@
-"""Wrappers that make any dm_env environment fit: one-hot observations and bounded actions as
-indices."""
+"""dm_env wrappers: one-hot observations and bounded actions as indices, other encodings of
+observations, and step limits."""
 
 import sys
 from typing import Any
@@ -12,7 +12,7 @@ from eve_acme.errors import InputError
 
 
 class Wrapper(dm_env.Environment):
-    """Passes everything on to the environment inside."""
+    """Forwards all methods and attributes to the wrapped environment."""
 
     def __init__(self, environment: dm_env.Environment):
         self._environment = environment
@@ -42,10 +42,10 @@ class Wrapper(dm_env.Environment):
 
 
 class OneHotAsIndex(Wrapper):
-    """Gives a one-hot (or all-zero) observation as the index of its one (or -1).
+    """Replaces a one-hot observation by the index of its one, and an all-zero one by -1.
 
-    Exact, thousands of times smaller in replay and on the wire, and the sign for the network that
-    only rows of its first layer are touched.
+    The encoding is lossless, takes a small fraction of the memory in replay and on the wire, and
+    lets the network read only a few rows of its first layer.
     """
 
     def __init__(self, environment: dm_env.Environment):
@@ -64,15 +64,15 @@ class OneHotAsIndex(Wrapper):
 
     def _indexed(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         flat = np.ravel(timestep.observation)
-        (places,) = (flat != 0).nonzero()  # Several times faster than without the comparison.
-        index = places[0] if len(places) else -1
-        if len(places) > 1 or (index >= 0 and flat[index] != 1):
+        (ones,) = (flat != 0).nonzero()  # Several times faster than without the comparison.
+        index = ones[0] if len(ones) else -1
+        if len(ones) > 1 or (index >= 0 and flat[index] != 1):
             raise ValueError(f"observation: got {timestep.observation!r}, allowed is one-hot")
         return timestep._replace(observation=np.int32(index))
 
 
 class _Encoded(Wrapper):
-    """Gives observations in another form."""
+    """Replaces observations by `_encode(observation)`."""
 
     _spec: specs.Array
 
@@ -93,7 +93,7 @@ class _Encoded(Wrapper):
 
 
 class IndexAsOneHot(_Encoded):
-    """Gives an index from zero on as a one-hot vector, for agents that read vectors alone."""
+    """Replaces an index by a one-hot vector, for agents that read only vectors."""
 
     def __init__(self, environment: dm_env.Environment):
         super().__init__(environment)
@@ -105,7 +105,12 @@ class IndexAsOneHot(_Encoded):
 
 
 class Rotated(_Encoded):
-    """Observations, flattened, times an orthogonal matrix: no entry means anything by itself."""
+    """Flattens observations and multiplies them by a random orthogonal matrix.
+
+    Args:
+      environment: the environment.
+      seed: of the matrix.
+    """
 
     def __init__(self, environment: dm_env.Environment, seed: int = 7):
         super().__init__(environment)
@@ -119,7 +124,7 @@ class Rotated(_Encoded):
 
 
 class TwoHot(_Encoded):
-    """A matrix with a single one as its one-hot row beside its one-hot column."""
+    """Replaces a matrix with a single one by its one-hot row beside its one-hot column."""
 
     def __init__(self, environment: dm_env.Environment):
         super().__init__(environment)
@@ -131,9 +136,13 @@ class TwoHot(_Encoded):
 
 
 class StepLimit(Wrapper):
-    """Cuts episodes off after `most` steps, with the discount of the last step; None for never.
+    """Truncates episodes after a number of steps, and keeps the discount of the last step.
 
-    Without a limit, the first episode of `GUARD` steps is reported to stderr, once.
+    Without a limit, the first episode that reaches `GUARD` steps is reported on stderr, once.
+
+    Args:
+      environment: the environment.
+      most: the limit; None for none.
     """
 
     GUARD = 10_000
@@ -141,7 +150,7 @@ class StepLimit(Wrapper):
     def __init__(self, environment: dm_env.Environment, most: int | None):
         super().__init__(environment)
         self._most = most
-        self._step, self._said = 0, False
+        self._step, self._reported = 0, False
 
     def reset(self) -> dm_env.TimeStep:
         self._step = 0
@@ -152,11 +161,11 @@ class StepLimit(Wrapper):
         self._step += 1
         if self._most is not None and self._step >= self._most and timestep.mid():
             return timestep._replace(step_type=dm_env.StepType.LAST)
-        if self._most is None and self._step == self.GUARD and not self._said:
-            self._said = True
+        if self._most is None and self._step == self.GUARD and not self._reported:
+            self._reported = True
             print(
                 f"eve: an episode has not ended after {self.GUARD} steps; --max-episode-steps N "
-                "cuts episodes off after N",
+                "truncates episodes after N",
                 file=sys.stderr,
                 flush=True,
             )
@@ -164,7 +173,7 @@ class StepLimit(Wrapper):
 
 
 class BoundedActions(Wrapper):
-    """Numbers the actions of a bounded integer from zero, as a DiscreteArray."""
+    """Maps actions of a bounded integer to a DiscreteArray, which counts from zero."""
 
     def __init__(self, environment: dm_env.Environment):
         super().__init__(environment)
@@ -181,17 +190,24 @@ class BoundedActions(Wrapper):
 
 
 def with_discrete_actions(environment: dm_env.Environment) -> dm_env.Environment:
-    """The environment with a DiscreteArray for its actions; raises InputError if it has others."""
+    """Wraps an environment, if necessary, so that its action spec is a DiscreteArray.
+
+    Args:
+      environment: an environment with discrete actions, or one bounded integer as its action.
+
+    Raises:
+      InputError: the environment has other actions.
+    """
     spec = environment.action_spec()
     if isinstance(spec, specs.DiscreteArray):
         return environment
     integer = isinstance(spec, specs.Array) and np.issubdtype(spec.dtype, np.integer)
     if not integer or spec.shape != () or not isinstance(spec, specs.BoundedArray):
-        why = "without bounds nobody can count them" if integer else "EVE has no continuous actions"
+        why = "this one has no bounds" if integer else "EVE has no continuous actions"
         if integer and spec.shape != ():
             why = "EVE takes one action a step"
         raise InputError(
-            f"actions: got {spec}, allowed is one choice of finitely many (DiscreteArray, or a "
-            f"BoundedArray of one integer); {why}"
+            f"actions: got {spec}, allowed is a DiscreteArray, or a BoundedArray of one integer; "
+            f"{why}"
         )
     return BoundedActions(environment)

@@ -1,22 +1,7 @@
 """TensorBoard and Weights & Biases as loggers: `write` takes a dict of numbers by name."""
 
-import importlib.util
 import pathlib
 from typing import Any
-
-from eve_acme.errors import UsageError
-
-INSTALL = {"tensorflow": "pip install tensorflow", "wandb": "pip install wandb"}
-
-
-def check(option: str, package: str) -> None:
-    """Raises UsageError unless the package that an option needs is there."""
-    try:
-        found = importlib.util.find_spec(package) is not None
-    except ValueError:  # Loaded from nowhere, as a stand-in.
-        found = True
-    if not found:
-        raise UsageError(f"{option}: allowed once {package} is there ({INSTALL[package]})")
 
 
 class TensorBoard:

@@ -8,7 +8,7 @@ from eve_acme import config as config_lib
 from eve_acme.embedded.loop import Loop
 from eve_acme.environments.wrappers import IndexAsOneHot
 from eve_acme.errors import InputError, UsageError
-from eve_acme.experiments import limits, tasks, visits
+from eve_acme.experiments import limits, packages, tasks, visits
 from eve_acme.experiments.baselines import BaselineEngine
 from eve_acme.experiments.plan import Plan
 from eve_acme.experiments.recorder import RowLogger
@@ -27,6 +27,8 @@ def make(plan: Plan) -> Loop:
             raise UsageError(
                 f"--agent: got {plan.agent!r} for observations that are a tree, allowed is eve"
             )
+        if plan.agent != "random":
+            packages.require(f"--agent {plan.agent}", "rlax")
         return BaselineEngine(plan.agent, IndexAsOneHot(raw) if is_index(spec) else raw, plan.seed)
     environment = tasks.compact(task, raw)
     if task.encoding == "index" and task.is_deep_sea and plan.engine == "acme":
@@ -40,7 +42,10 @@ def make(plan: Plan) -> Loop:
         check(plan, environment)
         network = make_networks(specs(environment), plan.config)
         if plan.engine == "acme":
-            engine = _acme_engine()(environment, network, plan.config, plan.seed)
+            packages.require("--engine acme", "acme", "reverb")
+            from eve_acme.agent.run import AcmeEngine
+
+            engine = AcmeEngine(environment, network, plan.config, plan.seed)
         else:
             from eve_acme.embedded import Engine
 
@@ -63,18 +68,6 @@ def check(plan: Plan, environment: Any) -> None:
         plan.config, environment_spec.observations, environment_spec.actions.num_values
     )
     make_networks(environment_spec, plan.config)
-
-
-def _acme_engine() -> Any:
-    """The class, which needs what a plain install leaves out."""
-    try:
-        from eve_acme.agent.run import AcmeEngine
-    except ImportError as error:
-        raise UsageError(
-            "engine: got 'acme', allowed once its packages are there (Python 3.10 and "
-            f"pip install '.[acme]'): {error}"
-        ) from None
-    return AcmeEngine
 
 
 def specs(environment: Any) -> Any:

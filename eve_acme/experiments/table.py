@@ -1,21 +1,28 @@
-"""The tidy table of a folder of runs: one row for each row of every run's results.csv."""
+"""The tidy table of a folder of runs: one row for each row of every run's results.csv.
+
+`table.csv.gz` is all that scores and figures need: a folder may keep it and lose its runs.
+"""
 
 import csv
+import gzip
 import io
+import json
 import pathlib
 import sys
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from eve_acme.errors import InputError, UsageError
-from eve_acme.files import read_sealed_json, write_atomically
+from eve_acme.experiments import tasks
+from eve_acme.files import CHECKSUM, read_sealed_json, write_atomically
 
-COLUMNS = (
-    "agent",
-    "setting",
-    "task",
-    "seed",
+RUN = ("agent", "setting", "task", "seed")
+"""What names a run. `setting` is how it differs from the defaults."""
+REQUIRED = (
+    *RUN,
     "episode",
     "steps",
     "episode_return",
@@ -26,97 +33,208 @@ COLUMNS = (
     "finished",
     "stopped",
 )
-"""`setting` is how the run differs from the defaults; `solved_...` the episode at which a Deep Sea
-run passed that threshold, empty if it did not. `stopped` is 'solved' where the run was ended there:
-bsuite's score asks only whether, within all episodes, the share of bad ones falls below its
-threshold, so that the rest cannot change the score at that threshold."""
-FILES = ("table.csv", "table.csv.gz")
+"""Columns of every table. `solved_...` is the episode at which a Deep Sea run passed that
+threshold, empty if it did not. `stopped` is 'solved' where the run was ended there: bsuite's score
+asks only whether, within all episodes, the share of bad ones falls below its threshold, so that the
+rest cannot change the score at that threshold."""
+FROM_SUMMARY = ("good_episode_fraction", "final_mean_return", "parameters", "wall_seconds")
+"""Columns of the same names as fields of summary.json. After them come all others that bsuite
+logs: its analysis needs `total_regret`, `raw_return`, `best_episode`, `total_perfect` ..."""
+FILES = ("table.csv.gz", "table.csv")
+_TEXT = ("agent", "setting", "task", "stopped", "finished")
+
+Key = tuple[str, str, str, int]
 
 
-def collect(directory: pathlib.Path) -> list[dict[str, Any]]:
-    """The rows of all runs below a folder; runs that cannot be read are left out, with a line."""
-    rows: list[dict[str, Any]] = []
+def collect(directory: pathlib.Path) -> pd.DataFrame:
+    """The rows of all runs below a folder.
+
+    Leaves out runs that cannot be read, and all but the longest of those with the same `RUN`, with
+    a line for each.
+    """
+    runs: dict[Key, tuple[pathlib.Path, list[dict[str, Any]]]] = {}
     for path in sorted(directory.rglob("summary.json")):
         try:
-            rows += _rows(path.parent, read_sealed_json(path))
-        except (OSError, KeyError, InputError) as error:
-            print(f"left out {path.parent}: {type(error).__name__} {error}", file=sys.stderr)
-    return rows
+            rows = _rows(path.parent, _summary(path))
+        except (OSError, KeyError, ValueError, csv.Error, InputError, UsageError) as error:
+            said = " ".join(str(error).split())
+            print(f"left out {path}: {type(error).__name__}: {said}", file=sys.stderr)
+            continue
+        key = tuple(rows[0][name] for name in RUN)
+        other = runs.get(key)
+        if other is not None:
+            shorter = min(other, (path, rows), key=lambda run: float(run[1][-1]["episode"]))
+            print(f"left out {shorter[0]}: the same run is there twice", file=sys.stderr)
+            if shorter is not other:
+                continue
+        runs[key] = path, rows
+    return _frame([row for _, rows in runs.values() for row in rows])
+
+
+def _summary(path: pathlib.Path) -> dict[str, Any]:
+    """A summary; one without a checksum is taken for that of an older version."""
+    return read_sealed_json(path) if CHECKSUM in path.read_text() else json.loads(path.read_text())
 
 
 def _rows(run: pathlib.Path, summary: dict[str, Any]) -> list[dict[str, Any]]:
-    agent, *setting = summary["label"].split()
+    agent, setting = split_label(summary["label"])
     plan = read_sealed_json(run / "config.json")
     solved = summary["solved_episode_20"]
     shared = dict(
         agent=agent,
-        setting=" ".join(setting) or "default",
+        setting=setting,
         task=summary["task"],
         seed=summary["seed"],
         solved_20=solved,
         solved_10=summary["solved_episode_10"],
         finished=summary["finished"],
         stopped="solved" if plan["stop_when_solved"] and solved else None,
+        **{name: summary.get(name) for name in FROM_SUMMARY},
     )
+    known = tasks.parse(summary["task"]).settings  # Columns that the task's name implies.
     with open(run / "results.csv", newline="") as file:
-        return [
-            {name: shared.get(name, row.get(name)) for name in COLUMNS}
+        rows = [
+            {**{name: row[name] for name in row if name not in known}, **shared}
             for row in csv.DictReader(file)
         ]
+    if not rows:
+        raise ValueError("results.csv has no rows")
+    _frame(rows)  # Raises ValueError where a row is cut off.
+    return rows
 
 
-def write(directory: pathlib.Path) -> pathlib.Path:
-    """Writes the table of all runs below a folder; gives its path."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(collect(directory))
-    path = directory / FILES[0]
-    write_atomically(path, text.getvalue().encode())
-    return path
+def split_label(label: str) -> tuple[str, str]:
+    """A plan's label as agent and setting."""
+    agent, _, setting = label.partition(" ")
+    return agent, setting or "default"
 
 
 def read(results: pathlib.Path) -> pd.DataFrame:
-    """The table of a folder, or a table itself; raises UsageError.
+    """The table of a folder, or of a file; raises UsageError.
 
-    A folder of runs without a table, or with a damaged one, is read run by run.
+    Runs below a folder replace their rows in its table, and repair a table that is damaged.
     """
-    if results.is_dir():
-        for path in (results / name for name in FILES):
-            if path.exists():
-                try:
-                    return _read(path)
-                except UsageError:
-                    break
-        frame = pd.DataFrame(collect(results), columns=COLUMNS)
-        if frame.empty:
-            raise UsageError(
-                f"RESULTS: got {str(results)!r}, allowed is a folder with runs, or a table.csv"
-            )
-        return _typed(frame)
-    return _read(results)
+    if not results.is_dir():
+        return _read(results)
+    runs = collect(results)
+    path = _path(results)
+    if path is not None:
+        try:
+            runs = _merged([runs, _read(path)])
+        except UsageError as error:
+            if runs.empty:
+                raise
+            print(f"left out {path}, using the runs beside it: {error}", file=sys.stderr)
+    if runs.empty:
+        raise UsageError(
+            f"RESULTS: got {str(results)!r}, allowed is a folder with runs, or with {FILES[0]}"
+        )
+    return runs
+
+
+def read_all(results: Sequence[str]) -> pd.DataFrame:
+    """The tables of several folders or files as one; a run in two of them counts once."""
+    return _merged([read(pathlib.Path(name)) for name in results])
+
+
+def write(directory: pathlib.Path) -> pathlib.Path:
+    """Writes a folder's table, with the rows of its runs; gives its path.
+
+    A damaged table is kept beside the new one; a table that was not compressed is replaced.
+    """
+    frame = read(directory)
+    old, path = _path(directory), directory / FILES[0]
+    if old is not None:
+        try:
+            _read(old)
+        except UsageError:
+            old.rename(old.with_name(f"{old.name}.damaged"))
+    text = frame.to_csv(index=False, lineterminator="\n")
+    write_atomically(path, gzip.compress(text.encode(), mtime=0))  # The same rows, the same bytes.
+    (directory / FILES[1]).unlink(missing_ok=True)
+    return path
+
+
+def ends(frame: pd.DataFrame) -> pd.DataFrame:
+    """The last row of every run."""
+    return frame.sort_values("episode", kind="stable").groupby(list(RUN), sort=False).tail(1)
+
+
+def is_done(last: pd.DataFrame, key: Key, episodes: int, stop_when_solved: bool) -> bool:
+    """Whether a run is finished, as far as another plan asks for.
+
+    Args:
+      last: `ends` of a table.
+      key: of the run, as `RUN` has it.
+      episodes: how many the plan asks for.
+      stop_when_solved: whether it asks for fewer where the run is solved.
+    """
+    rows = last[(last[list(RUN)] == list(key)).all(axis=1) & last["finished"]]
+    enough = rows["episode"] >= episodes
+    if stop_when_solved:
+        enough |= rows["solved_20"].notna()
+    return bool(enough.any())
+
+
+def empty() -> pd.DataFrame:
+    """A table without rows."""
+    return _frame([])
+
+
+def _path(directory: pathlib.Path) -> pathlib.Path | None:
+    return next((directory / name for name in FILES if (directory / name).exists()), None)
 
 
 def _read(path: pathlib.Path) -> pd.DataFrame:
     try:
-        frame = pd.read_csv(path)
-        if tuple(frame.columns) != COLUMNS:
-            raise ValueError(f"its columns are {', '.join(map(str, frame.columns))}")
+        data = path.read_bytes()
+        text = gzip.decompress(data) if path.suffix == ".gz" else data
+        if not text.endswith(b"\n"):
+            raise ValueError("a row is cut off")
+        frame = pd.read_csv(io.BytesIO(text))
+        missing = [name for name in REQUIRED if name not in frame]
+        if missing:
+            raise ValueError(f"it has no column {missing[0]}")
         return _typed(frame)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise UsageError(
             f"RESULTS: got {str(path)!r}, allowed is a table of eve sweep ({error})"
         ) from None
 
 
+def _merged(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """All rows; of a run that is in several frames those of the first."""
+    kept: list[pd.DataFrame] = []
+    seen: set[Key] = set()
+    for frame in frames:
+        keys = list(zip(*(frame[name] for name in RUN), strict=True))
+        kept.append(frame[[key not in seen for key in keys]])
+        seen.update(keys)
+    kept = [frame.dropna(axis=1, how="all") for frame in kept if len(frame)]
+    if not kept:
+        return empty()
+    return _ordered(pd.concat(kept, ignore_index=True))
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    return _typed(_ordered(pd.DataFrame(rows)))
+
+
+def _ordered(frame: pd.DataFrame) -> pd.DataFrame:
+    first = [*REQUIRED, *FROM_SUMMARY]
+    return frame.reindex(columns=[*first, *sorted(set(frame.columns) - set(first))])
+
+
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     """With numbers as numbers; raises ValueError where a row was cut off."""
     frame = frame.copy()
-    for name in ("seed", "episode", "steps"):
-        frame[name] = frame[name].astype(int)
-    for name in ("episode_return", "total_return", "total_bad_episodes", "solved_20", "solved_10"):
-        frame[name] = pd.to_numeric(frame[name])
+    for name in frame.columns:
+        if name in ("seed", "episode", "steps"):
+            frame[name] = frame[name].astype(float).astype(int)
+        elif name not in _TEXT:
+            frame[name] = pd.to_numeric(frame[name])
     if not frame["finished"].astype(str).isin(("True", "False")).all():
         raise ValueError("a row is cut off")
     frame["finished"] = frame["finished"].astype(str) == "True"
+    frame["stopped"] = frame["stopped"].fillna("").astype(str)
     return frame

@@ -1,1 +1,1 @@
-"""Replay in memory, n-step windows, and when what is drawn."""
+"""Replay in memory, n-step windows, the schedule of rounds, and the log of a distributed run."""

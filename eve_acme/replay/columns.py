@@ -1,4 +1,5 @@
-"""Transitions in memory, column by column: everything is remembered, up to a bound."""
+"""Transitions in memory, stored by columns. Nothing is evicted; a bound on memory raises
+ReplayFull."""
 
 import math
 from typing import Any
@@ -14,9 +15,12 @@ from eve_acme.types import ReplayFull, SparseInput, Transition
 
 
 class Vectors:
-    """A column of observations as vectors: by their entries while these are few, else whole.
+    """A column of observations as vectors: sparse while all have few non-zero entries, else dense.
 
-    Whoever puts a vector that the column does not take by its entries makes it whole first.
+    The caller must call `make_whole` before it puts a vector that `takes` rejects.
+
+    Args:
+      width: the number of entries of a vector.
     """
 
     def __init__(self, width: int):
@@ -27,10 +31,12 @@ class Vectors:
 
     @property
     def sparse(self) -> bool:
+        """Whether vectors are stored by their non-zero entries."""
         return self._whole is None
 
     @property
     def columns(self) -> list[np.ndarray]:
+        """The arrays of the column: index and value if sparse, else one of dense vectors."""
         return [self._index, self._value] if self._whole is None else [self._whole]
 
     @columns.setter
@@ -41,7 +47,12 @@ class Vectors:
             (self._whole,) = columns
 
     def put(self, i: int, x: Any) -> None:
-        """Writes the vector x at place i."""
+        """Writes a vector.
+
+        Args:
+          i: the row.
+          x: a vector `[width]`, or a SparseInput `[K]`.
+        """
         if self._whole is not None:
             self._whole[i] = x.whole(self._width) if isinstance(x, SparseInput) else x
             return
@@ -56,16 +67,16 @@ class Vectors:
         self._value[i, :entries] = x.value
 
     def takes(self, x: Any) -> bool:
-        """Whether the vector x has few enough entries to be stored by them."""
+        """Whether a vector `[width]` or SparseInput has at most `MOST_ENTRIES` non-zero entries."""
         return len(x.index if isinstance(x, SparseInput) else x.nonzero()[0]) <= MOST_ENTRIES
 
     def make_whole(self) -> None:
-        """Stores whole vectors from now on."""
+        """Converts the column to dense vectors."""
         if self._whole is None:
             self._whole = SparseInput(self._index, self._value).whole(self._width)
 
     def read(self, index: np.ndarray) -> Any:
-        """The vectors at these places: a SparseInput, or an array."""
+        """Reads the vectors at rows `index`: a SparseInput, or an array."""
         if self._whole is not None:
             return self._whole.take(index, axis=0)
         return SparseInput(self._index.take(index, axis=0), self._value.take(index, axis=0))
@@ -79,7 +90,11 @@ def _by_entries(x: Any) -> SparseInput:
 
 
 class Arrays:
-    """A column of observations as they come: trees of arrays, float64 as float32."""
+    """A column of observations as trees of arrays, with float64 stored as float32.
+
+    Args:
+      spec: a tree of specs.
+    """
 
     sparse = False
 
@@ -93,20 +108,31 @@ class Arrays:
         )
 
     def put(self, i: int, observation: Any) -> None:
+        """Writes an observation, a tree like the spec, at row i."""
         for column, value in zip(
             self.columns, self._structure.flatten_up_to(observation), strict=True
         ):
             column[i] = value
 
     def read(self, index: np.ndarray) -> Any:
+        """Reads the observations at rows `index`: a tree with the leading axes of `index`."""
         return self._structure.unflatten([column.take(index, axis=0) for column in self.columns])
 
 
 class Replay:
-    """Transitions in the order they came; uniform samples with replacement.
+    """Transitions in insertion order; samples uniformly with replacement.
 
-    Observations that a first layer reads as they are become vectors (`Vectors`); all others keep
-    the dtype of their spec (uint8 stays uint8), but for float64, which becomes float32.
+    Observations that the network's first layer reads directly are stored as vectors (`Vectors`).
+    All others keep the dtype of their spec (uint8 stays uint8), except that float64 becomes
+    float32.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      observation_spec: a tree of specs.
+
+    Attributes:
+      size: the number of transitions.
     """
 
     def __init__(self, config: EVEConfig, network: Network, observation_spec: Any):
@@ -130,25 +156,28 @@ class Replay:
 
     @property
     def nbytes(self) -> int:
-        """Memory that is set aside: at most twice what the transitions take."""
+        """Allocated memory: at most twice the size of the transitions."""
         return sum(column.nbytes for column in self._columns)
 
     @property
     def bytes_per_transition(self) -> int:
-        """Of one transition, in the form that observations have now."""
+        """The size of one transition in the current form of observations."""
         return sum(c.dtype.itemsize * math.prod(c.shape[1:]) for c in self._columns)
 
     @property
     def most(self) -> int:
-        """Transitions that fit."""
-        return int(self._megabytes * 2**20 // self.bytes_per_transition)
+        """The number of transitions that fit into `replay_megabytes`."""
+        return self._capacity(self.bytes_per_transition)
+
+    def _capacity(self, size: int) -> int:
+        return int(self._megabytes * 2**20 // size)
 
     def check(self, transitions: int) -> None:
         """Raises ReplayFull unless that many transitions fit."""
         self._check(transitions, self.bytes_per_transition)
 
     def _check(self, transitions: int, size: int) -> None:
-        most = int(self._megabytes * 2**20 // size)
+        most = self._capacity(size)
         if transitions > most:
             raise ReplayFull(
                 f"replay_megabytes: got {self._megabytes:g}, which holds {most} "
@@ -157,11 +186,15 @@ class Replay:
             )
 
     def input(self, observation: Any) -> Any:
-        """An observation in the form in which it is stored."""
+        """Converts an observation to the form in which it is stored."""
         return vector(self._network, observation) if self._vectors else observation
 
     def add(self, transition: Transition) -> None:
-        """Appends one transition, whose observations `input` made."""
+        """Appends one transition, whose observations were converted by `input`.
+
+        Raises:
+          ReplayFull: it does not fit.
+        """
         if self._o_tm1.sparse and not (
             self._o_tm1.takes(transition.o_tm1) and self._o_t.takes(transition.o_t)
         ):
@@ -176,11 +209,19 @@ class Replay:
         self.size += 1
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Transition:
-        """Transitions with leading axes `shape`."""
+        """Samples transitions uniformly with replacement.
+
+        Args:
+          rng: the source of randomness.
+          shape: leading axes of the sample.
+
+        Returns:
+          Transitions with leading axes `shape`.
+        """
         return self.read(rng.integers(self.size, size=shape))
 
     def read(self, index: np.ndarray) -> Transition:
-        """The transitions at these places, with the leading axes of `index`."""
+        """Reads the transitions at rows `index`, with the leading axes of `index`."""
         action, reward, discount = (column.take(index, axis=0) for column in self._others)
         return Transition(
             o_tm1=self._o_tm1.read(index),
@@ -191,11 +232,11 @@ class Replay:
         )
 
     def next_inputs(self, index: np.ndarray) -> Any:
-        """The next observations of the transitions at these places."""
+        """Reads the next observations of the transitions at rows `index`."""
         return self._o_t.read(index)
 
     def _make_whole(self) -> None:
-        """Stores whole vectors from now on; raises ReplayFull, and changes nothing, if the
+        """Converts observations to dense vectors; raises ReplayFull, and changes nothing, if the
         transitions do not fit in that form."""
         assert self._network.width is not None
         size = 2 * 4 * self._network.width + sum(c.dtype.itemsize for c in self._others)
@@ -206,24 +247,24 @@ class Replay:
         self._others = [column[: self.size] for column in self._others]
 
     def _grow(self, capacity: int) -> None:
-        """Moves column by column, so that only one is held twice at a time."""
+        """Reallocates one column at a time, so that only one is in memory twice."""
 
-        def grown(column: np.ndarray) -> np.ndarray:
+        def reallocated(column: np.ndarray) -> np.ndarray:
             new = np.zeros((capacity, *column.shape[1:]), column.dtype)
             new[: self.size] = column[: self.size]
             return new
 
         for part in (self._o_tm1, self._o_t):
-            part.columns = [grown(column) for column in part.columns]
-        self._others = [grown(column) for column in self._others]
+            part.columns = [reallocated(column) for column in part.columns]
+        self._others = [reallocated(column) for column in self._others]
 
     def save(self) -> dict[str, list[np.ndarray]]:
-        """All transitions, as arrays."""
+        """Returns all transitions as arrays."""
         parts = dict(o_tm1=self._o_tm1.columns, o_t=self._o_t.columns, others=self._others)
         return {name: [c[: self.size] for c in columns] for name, columns in parts.items()}
 
     def restore(self, saved: dict[str, list[np.ndarray]]) -> None:
-        """Makes this replay hold just what `save` gave."""
+        """Replaces all transitions by those that `save` returned."""
         self._o_tm1.columns, self._o_t.columns, self._others = (
             [np.array(column) for column in saved[name]] for name in ("o_tm1", "o_t", "others")
         )

@@ -1,4 +1,4 @@
-"""An append-only file of records: what was appended outlives the process that appended it."""
+"""An append-only file of records, which survive the death of the process that appended them."""
 
 import os
 import pathlib
@@ -13,25 +13,36 @@ from eve_acme.types import New
 
 _MAGIC = b"eve-journal "
 _HEAD = struct.Struct("<III")
-"""Of a record: its length, its checksum, and the checksum of these two."""
+"""Header of a record: its length, its checksum, and the checksum of these two."""
 TRAJECTORY, EPISODE = "trajectory", "episode"
-"""Kinds of records in the log of a distributed run's replay: `(TRAJECTORY, New)`, and
+"""Kinds of records in the log of a distributed run's replay: `(TRAJECTORY, New)` and
 `(EPISODE, (actor, index, summary))`."""
 
 
 class JournalCorrupt(Damaged):
-    """A record is there whole, and is not what was written; or the journal is another run's."""
+    """A complete record does not match its checksum, or the journal belongs to another run."""
 
 
 class Journal:
-    """Records in the order of their coming; a last one that was cut off half-way is dropped.
+    """Records in the order they were appended; opening it drops a truncated last record.
 
-    (A record is handed to the operating system at once: it survives the death of any process, and
-    that of the machine from the next `sync` on.)
+    `append` flushes each record to the operating system: it survives a process kill. It survives a
+    power cut after the next `sync`.
+
+    Attributes:
+      end: the offset at which the last record ends.
     """
 
     def __init__(self, path: pathlib.Path, belongs: str = ""):
-        """Opens a journal, or makes one for the run that `belongs` names."""
+        """Opens a journal, or creates one.
+
+        Args:
+          path: of the file; its folder is created.
+          belongs: the run that the journal belongs to.
+
+        Raises:
+          Damaged: a record is damaged, or the journal belongs to another run.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             write_atomically(path, _first_line(belongs))
@@ -42,7 +53,7 @@ class Journal:
         self._file.truncate(self.end)
 
     def append(self, record: Any) -> int:
-        """Adds a record, and gives the place where it ends."""
+        """Appends a record, and returns the offset at which it ends."""
         data = pickle.dumps(record, protocol=pickle.HIGHEST_PROTOCOL)
         self._file.write(_head(data) + data)
         self._file.flush()
@@ -50,10 +61,11 @@ class Journal:
         return self.end
 
     def sync(self) -> None:
-        """Waits until everything is on the disk."""
+        """Fsyncs the file: blocks until all records are on disk."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
+        """Closes the file, without fsync."""
         self._file.close()
 
 
@@ -69,15 +81,18 @@ def _head(data: bytes) -> bytes:
 def read(
     path: pathlib.Path, start: int = 0, belongs: str | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """The whole records from `start` on, each with the place where it ends.
+    """Reads the complete records of a journal; skips a truncated last one.
 
     Args:
-      path: of the journal; one that is not there has no records.
-      start: 0, or where a record ends.
-      belongs: whose it has to be; None for anybody's.
+      path: of the journal; if there is no such file, there are no records.
+      start: the offset to start at: 0, or the end of a record.
+      belongs: the run that the journal must belong to; None for any.
+
+    Yields:
+      The offset at which each record ends, and the record.
 
     Raises:
-      Damaged: a record, or its length, is not what was written. One that was cut off is no damage.
+      Damaged: a record does not match its checksum, or the journal belongs to another run.
     """
     if not path.exists():
         return
@@ -93,7 +108,7 @@ def read(
             length, _, of_both = _HEAD.unpack(head)
             if zlib.crc32(head[:-4]) != of_both:
                 if not any(head) and not any(file.read()):
-                    return  # After a power cut: the file had grown, and the data were not there.
+                    return  # A power cut: the file was extended before its data reached the disk.
                 raise JournalCorrupt(f"{path} is damaged at byte {end}")
             data = file.read(length)
             if len(data) < length:
@@ -105,10 +120,10 @@ def read(
 
 
 def records(path: pathlib.Path) -> Iterator[Any]:
-    """The whole records, without their places."""
+    """Reads the complete records of a journal, without offsets."""
     return (record for _, record in read(path))
 
 
 def trajectories(path: pathlib.Path) -> Iterator[New]:
-    """The trajectories of a replay's log, in the order of their coming."""
+    """Reads the trajectories of a replay's log, in the order they were appended."""
     return (value for kind, value in records(path) if kind == TRAJECTORY)

@@ -1,4 +1,4 @@
-"""Replay in memory that remembers everything, up to a bound, and the rounds drawn from it."""
+"""Replay in memory, its statistics, and the rounds of minibatches drawn from it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,30 +15,44 @@ from eve_acme.replay.windows import Windows
 from eve_acme.types import New, Rounds, Transition
 
 MOST_ROUNDS, MOST_BYTES = 16, 2**24
-"""Rounds that are learnt in one call, and the memory that their transitions may take."""
+"""Largest number of rounds that are learnt in one call, and largest size of their transitions."""
 
 
 def rounds_per_item(config: EVEConfig) -> int:
-    """Rounds for each transition: one for each environment step that it stands for."""
+    """Returns the number of rounds for each transition: one for each environment step.
+
+    With `subsample` only every (k + 1)-th step yields a transition.
+    """
     return config.n_step + 1 if config.subsample else 1
 
 
 def rounds_due(config: EVEConfig, items: int) -> int:
-    """Rounds that belong to the first so many transitions: the one schedule of all engines."""
+    """Returns the number of rounds due after the first `items` transitions, in all engines."""
     return rounds_per_item(config) * max(0, items - config.min_replay + 1)
 
 
 class Memory:
-    """Replay, what is known of it at the insert, and the rounds that were drawn and are not learnt
-    yet: `waiting` of at most `most`.
+    """Replay with its statistics (`evidence`) and the pending rounds: drawn, but not learnt yet.
 
-    Transitions are drawn uniformly; with `newest`, the first place of each minibatch belongs to the
-    newest one (Zhang and Sutton, 2017). In a large replay a new transition would else wait for many
-    episodes until it is drawn for the first time, and what lies behind it would stay unknown to the
-    values before it till then.
+    Transitions are drawn uniformly. With `newest`, each minibatch also contains the newest one
+    (Zhang and Sutton, 2017). Otherwise, in a large replay, many episodes pass before a new
+    transition is first drawn, and until then its value does not reach the states before it.
 
-    Which transitions a round has is settled when it is drawn. They are read when all rounds are
-    taken to be learnt in one call, since a replay only grows.
+    `draw` fixes the indices of a round's transitions. `take` reads the transitions of all pending
+    rounds at once, which is equivalent because replay only grows.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      observation_spec: a tree of specs.
+      rng: the source of randomness of `draw`.
+      most_rounds: the largest number of pending rounds.
+
+    Attributes:
+      replay: the transitions.
+      evidence: the statistics that transitions update at the insert.
+      rng: the source of randomness of `draw`.
+      waiting: the number of pending rounds.
     """
 
     def __init__(
@@ -65,12 +79,21 @@ class Memory:
 
     @property
     def most(self) -> int:
-        """Rounds that may wait."""
+        """The largest number of pending rounds, also bounded by the size of their transitions."""
         size = self.replay.bytes_per_transition * self._config.samples_per_insert
         return max(1, min(self._most_rounds, MOST_BYTES // size))
 
     def add(self, observation: Any, action: int, after: dm_env.TimeStep) -> int:
-        """Adds one step; gives the number of transitions that are complete with it."""
+        """Adds one environment step.
+
+        Args:
+          observation: the observation before the step.
+          action: the action.
+          after: the time step that the environment returned.
+
+        Returns:
+          The number of transitions that the step completed.
+        """
         replay = self.replay
         self.evidence.measure(observation)
         new = self._windows.add(
@@ -87,15 +110,17 @@ class Memory:
         self.evidence.add(transition, return_so_far)
 
     def rounds_of(self, new: New, drawn: int, least: int = 0) -> Iterator[Rounds]:
-        """Takes transitions that are complete, and gives the rounds that are due with them.
+        """Inserts complete transitions, and draws the rounds that are due after each of them.
 
-        After each transition the rounds that are due are drawn, as in lock-step, to be learnt
-        several at a time.
+        The rounds are those of an engine in lock-step, but are yielded several at a time.
 
         Args:
-          new: the transitions, in the order of their coming.
-          drawn: rounds that were drawn before them.
-          least: rounds to be drawn whatever is due.
+          new: the transitions, in the order of their insertion.
+          drawn: the number of rounds drawn before.
+          least: the smallest number of rounds to draw, also if fewer are due.
+
+        Yields:
+          Rounds to learn.
         """
         first = drawn
         for i in range(len(new.returns)):
@@ -103,7 +128,7 @@ class Memory:
                 lambda leaf, i=i: leaf[i], new.transitions
             )
             if self.waiting and self.evidence.outgrown_by(o_tm1):
-                yield self.take()  # In the units that it was drawn in.
+                yield self.take()  # Learnt in the units in which they were drawn.
             self.evidence.measure(o_tm1)
             transition = Transition(
                 self.replay.input(o_tm1), a_tm1, r_t, discount_t, self.replay.input(o_t)
@@ -121,9 +146,13 @@ class Memory:
             yield self.take()
 
     def draw(self, new: int) -> bool:
-        """Draws one round from all that replay holds; whether there is no room for another.
+        """Draws one round.
 
-        `new` transitions are new; if they are several, minibatches have them in turn.
+        Args:
+          new: the number of new transitions; with `newest`, the minibatches cycle through them.
+
+        Returns:
+          Whether the pending rounds must be taken before the next draw.
         """
         size, i = self.replay.size, self.waiting
         index = self._index[i]
@@ -138,7 +167,7 @@ class Memory:
         return self.waiting >= self.most
 
     def take(self) -> Rounds:
-        """Returns and clears the waiting rounds."""
+        """Returns and clears the pending rounds."""
         shares: Any = ()
         if not isinstance(self._shares[0], tuple):
             shares = np.zeros((self._most_rounds, *self._shares[0].shape), np.float32)
@@ -157,7 +186,7 @@ class Memory:
         return rounds
 
     def save(self) -> dict[str, Any]:
-        """Everything but rounds that wait."""
+        """Returns the whole state, except for pending rounds."""
         return dict(
             replay=self.replay.save(),
             evidence=self.evidence.save(),
@@ -166,7 +195,7 @@ class Memory:
         )
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Goes back to where `save` was called."""
+        """Restores the state that `save` returned, without pending rounds."""
         self.replay.restore(saved["replay"])
         self.evidence.restore(saved["evidence"])
         self._windows.restore(saved["windows"])

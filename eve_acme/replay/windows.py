@@ -1,4 +1,4 @@
-"""n-step windows: an episode's steps as transitions. Both engines and the Acme adder use them."""
+"""n-step windows: turn an episode's steps into transitions, for both engines and the Acme adder."""
 
 from typing import Any, NamedTuple
 
@@ -19,13 +19,18 @@ class _Step(NamedTuple):
 class Windows:
     """Turns an episode's steps into k-step transitions, one for each step.
 
-    Rewards and results are rounded to single precision here, so that all engines count the same.
-    The last k - 1 steps of an episode get shorter windows. With `subsample` only every
-    (k + 1)-th step of an episode begins a window, so that returns share no reward.
+    Rewards and sums are rounded to single precision here, so that all engines compute the same. The
+    last k - 1 steps of an episode have shorter windows. With `subsample` only every (k + 1)-th step
+    of an episode starts a window, so that no two returns share a reward.
+
+    Args:
+      n_step: k.
+      discount: gamma.
+      subsample: whether to keep only every (k + 1)-th window.
 
     Attributes:
-      returns: for each transition that `add` gave last, the discounted sum of its episode's rewards
-        up to its own first one (see `evidence`).
+      returns: for each transition of the last `add`, the discounted sum of its episode's rewards up
+        to the transition's first one (see `evidence`).
     """
 
     def __init__(self, n_step: int, discount: float, subsample: bool):
@@ -38,7 +43,16 @@ class Windows:
         self.returns: list[np.float32] = []
 
     def add(self, observation: Any, action: int, after: dm_env.TimeStep) -> list[Transition]:
-        """Takes one step, and gives the transitions that are complete with it."""
+        """Adds one environment step.
+
+        Args:
+          observation: the observation before the step.
+          action: the action.
+          after: the time step that the environment returned.
+
+        Returns:
+          The transitions that the step completed: several at an episode's end.
+        """
         reward, discount = float(np.float32(after.reward)), float(np.float32(after.discount))
         self._return = self._discount * self._return + reward
         self._steps.append(_Step(observation, action, reward, discount, self._return))
@@ -69,8 +83,10 @@ class Windows:
         )
 
     def save(self) -> Any:
+        """Returns the steps of windows that are not complete yet."""
         return self._steps.copy(), self._start, self._return
 
     def restore(self, saved: Any) -> None:
+        """Restores the state that `save` returned."""
         steps, self._start, self._return = saved
         self._steps = list(steps)

@@ -198,7 +198,7 @@ def sums_of(rewards):
     returns = [0.0]
     for reward in rewards:
         returns.append(CONFIG.discount * returns[-1] + float(reward))
-    return np.array(returns[1:])
+    return np.array(returns[1:], np.float32)  # As trajectories have them.
 
 
 def engine_for(observations, most_rounds):
@@ -578,3 +578,5 @@ def test_any_logger_of_acme_gets_the_metrics():
     last = written[-1]
     assert all(np.isfinite(float(last[name])) for name in ("loss", "q", "target"))
     assert float(last["loss"]) > 0
+    assert last["posterior_spread"] > 0.0 and last["effective_visits"] >= 0.0
+    assert all(list(values) == list(last) for values in written)  # As a CSV logger needs it.

@@ -29,13 +29,15 @@ def test_the_manifests_of_the_repository_are_those_of_the_defaults(tmp_path, cap
 
 
 def test_requests_and_limits_follow_the_config(tmp_path):
-    """1 GB beside the steps, another GB up to the limit, and a log five times as large."""
+    """1 GB and 1 or 1.5 times the steps; 2 GB and 3 times at most; and a log 5 times as large."""
     words = ["--actors", "16", "--replay-megabytes", "4096.5", "--name", "mine"]
     words += ["--image", "registry:5000/team/eve:v1", "--out", str(tmp_path)]
     assert main(["cluster", "manifests", *words, "--", "catch/0", "--seed", "3"]) == 0
     text = (tmp_path / "replay-and-learner.yaml").read_text()
-    assert text.count('requests: {cpu: "1", memory: 5121Mi}') == 2
-    assert text.count("limits: {memory: 6145Mi}") == 2
+    learner = 'requests: {cpu: "1", memory: 5121Mi}'  # 1024 + 4096.5
+    replay = 'requests: {cpu: "1", memory: 7169Mi}'  # 1024 + 6144.75
+    assert text.index(replay) < text.index("name: learner") < text.index(learner)
+    assert text.count("limits: {memory: 14338Mi}") == 2  # 2048 + 12289.5
     assert "storage: 20485Mi" in text
     assert "parallelism: 16" in (tmp_path / "jobs.yaml").read_text()
     run = (tmp_path / "run.yaml").read_text()
@@ -117,7 +119,7 @@ def test_a_slurm_script_asks_for_what_its_fullest_host_needs(capsys):
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", text, re.MULTILINE))
     assert asked["nodes"] == "2" and asked["ntasks-per-node"] == "4"
-    megabytes = 2 * (1024 + int(EVEConfig().replay_megabytes)) + 2 * 700
+    megabytes = 2 * (2 * 1024 + 3 * int(EVEConfig().replay_megabytes)) + 2 * 700
     assert asked["mem"] == f"{megabytes}M"
     first_command = text.index("set -u")
     assert text.rindex("#SBATCH") < first_command  # sbatch reads none after it.

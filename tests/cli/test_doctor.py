@@ -5,10 +5,13 @@ import shutil
 import sys
 import types
 
+import pytest
+
 from eve_acme.cli import doctor
 from eve_acme.cli.main import main
 
 
+@pytest.mark.acme
 def test_a_whole_installation_is_one_screen_and_code_zero(capsys):
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -17,6 +20,7 @@ def test_a_whole_installation_is_one_screen_and_code_zero(capsys):
     assert names >= {"Python", "JAX", "Acme", "Reverb", "Launchpad", "ports", "disk", "cores"}
 
 
+@pytest.mark.acme
 def test_what_does_not_load_is_named_with_what_to_do(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "launchpad", None)
     monkeypatch.setattr(doctor, "CHECKS", (doctor._parts,))

@@ -60,7 +60,7 @@ def test_groups_of_visits():
     assert [list(group) for group in groups] == [[0.0], [1.0], [2.0, 3.0], [4.0]]
 
 
-@pytest.mark.parametrize("engine", [None, "embedded", "acme"])
+@pytest.mark.parametrize("engine", [None, "embedded", pytest.param("acme", marks=pytest.mark.acme)])
 def test_the_unvisited_stand_clearly_above_the_visited(tmp_path, engine, capsys):
     out = tmp_path / "probe"
     words = ["--task", "deep_sea:size=12", "--episodes", "30"]

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 
 import pytest
 
+from eve_acme.cli import sweep
 from eve_acme.cli.main import main
 from eve_acme.experiments import table
 from eve_acme.files import read_sealed_json, write_sealed_json
@@ -68,6 +70,22 @@ def test_agents_settings_and_seeds_make_one_table(tmp_path, capsys):
     ]
     assert frame.groupby(["agent", "setting", "seed"])["episode"].max().eq(12).all()
     assert "| random | deep_sea:size=4 | 3,5 |" in capsys.readouterr().out
+
+
+def test_a_sweep_goes_on_from_its_table_alone(tmp_path, monkeypatch):
+    """As on another machine: finished runs of the table are not run again; longer ones are."""
+    words = ["sweep", "deep_sea:size=4", "--agents", "random", "--jobs", "1", "--out"]
+    assert main([*words, str(tmp_path), "--seeds", "0-1", "--", "--episodes", "12"]) == 0
+    shutil.rmtree(tmp_path / "random-default")
+    started = []
+    monkeypatch.setattr(
+        sweep, "_run_all", lambda runs, *_: (0, started.extend(run.plan.seed for run in runs))
+    )
+    assert main([*words, str(tmp_path), "--seeds", "0-2", "--", "--episodes", "12"]) == 0
+    assert started == [2]
+    assert main([*words, str(tmp_path), "--seeds", "0-2", "--", "--episodes", "13"]) == 0
+    assert started == [2, 0, 1, 2]
+    assert len(table.ends(table.read(tmp_path))) == 2
 
 
 def test_no_time_starts_nothing_and_says_what_is_left(tmp_path, capsys):

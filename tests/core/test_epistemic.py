@@ -75,7 +75,7 @@ def test_samples_have_the_moments_that_values_states(table_specs, name):
     network = networks.make_networks(table_specs, config)
     learner, evidence = update.make_learner(config, network), Evidence(config, network)
     state = learner.init(jax.random.PRNGKey(0))
-    state = update.rescaled(network, state, 3.0)
+    state = update.rescale(network, state, 3.0)
     if name == "paper":
         total = jax.tree_util.tree_map(lambda p: jnp.abs(jnp.sin(50 * p)) + 0.1, state.params)
         state = state._replace(fisher=state.fisher._replace(total=total))

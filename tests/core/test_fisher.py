@@ -108,7 +108,7 @@ def test_a_tiny_beta_is_not_lost():
     average = fisher.init({"w": jnp.zeros(())})
     average = average._replace(steps=jnp.int32(steps))
     exact = -np.expm1((steps + 1) * np.log1p(-beta)) / beta
-    unit = float(fisher.growth(beta, average.steps))
+    unit = float(fisher.minibatch_weight(beta, average.steps))
     assert unit - 1.0 == pytest.approx(beta * steps, rel=1e-3)
     lost = (steps + 1) - exact
     assert lost > 100
@@ -153,11 +153,11 @@ def test_sums_that_rest_change_their_unit_in_closed_form():
     add = jax.jit(lambda a: fisher.add(beta, a, {"w": jnp.float32(0.0)}))
     for _ in range(3 * every):
         average = add(average)
-    at_once = 1e30 * fisher.change_of_unit(beta, jnp.int32(5), average.steps)
+    at_once = 1e30 * fisher.rescaling(beta, jnp.int32(5), average.steps)
     np.testing.assert_allclose(at_once, 1e30 * 0.9 ** (3 * 262), rtol=1e-4)
     np.testing.assert_allclose(average.total["w"], at_once, rtol=1e-5)
 
 
 def test_a_beta_too_small_to_overflow_never_changes_the_unit():
     assert fisher.period(0.0) is None and fisher.period(1e-10) is None
-    assert fisher.change_of_unit(1e-10, jnp.int32(0), jnp.int32(2**31 - 1)) == 1.0
+    assert fisher.rescaling(1e-10, jnp.int32(0), jnp.int32(2**31 - 1)) == 1.0

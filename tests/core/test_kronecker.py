@@ -314,7 +314,9 @@ def test_parameters_without_factors_keep_a_diagonal():
         layers = 0.0
         grads = gradients.gradients(network, params, jnp.asarray(x[:1]), jnp.array([1]))
         for name, layer in grads.layers.items():
-            layers += float(kronecker._of_layer(config, post.basis, name, jnp.float32(N), layer)[0])
+            layers += float(
+                kronecker._layer_variance(config, post.basis, name, jnp.float32(N), layer)[0]
+            )
         share = 2.0**2 / 4 if prior == "unit" else 1.0  # Two layers and two leaves.
         np.testing.assert_allclose(with_norm[0, 1], share * (expected + layers), rtol=1e-3)
 
@@ -354,7 +356,7 @@ def test_convolutions_by_hand():
     precision = OMEGA * N * np.kron(inputs, outputs) + 0.7 * np.eye(10)
     grads = gradients.gradients(network, params, jnp.asarray(x[:1]), jnp.array([1]))
     n = jnp.float32(N)
-    ours = kronecker._of_layer(config, post.basis, "conv", n, grads.layers["conv"])
+    ours = kronecker._layer_variance(config, post.basis, "conv", n, grads.layers["conv"])
     np.testing.assert_allclose(ours[0], grad @ np.linalg.inv(precision) @ grad, rtol=1e-4)
 
 

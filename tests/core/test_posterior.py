@@ -39,7 +39,7 @@ def test_linear_gaussian_model():
     approx = Posterior(params, average.total, weight, jnp.asarray(8), jnp.asarray(0))
     expected = counts / noise_variance + 0.3
     np.testing.assert_allclose(
-        posterior.precision(config, approx)["linear"]["theta"], expected, rtol=1e-5
+        1.0 / posterior.variances(config, approx)["linear"]["theta"], expected, rtol=1e-5
     )
     keys = jax.random.split(jax.random.PRNGKey(1), 20_000)
     draws = jax.vmap(lambda key: posterior.sample(config, approx, key))(keys)["linear"]["theta"]
@@ -56,15 +56,15 @@ def _posterior(fisher_sum, weight, n):
 def test_the_papers_precision_by_hand():
     """omega n (f / m + epsilon), with m = 4: 10 * 5 * (8 / 4 + 0.5) = 125."""
     config = EVEConfig(omega=10.0, prior="paper", epsilon=0.5, **DIAGONAL)
-    out = posterior.precision(config, _posterior([[8.0, 0.0]], 4.0, 5))["m"]["w"]
+    out = 1.0 / posterior.variances(config, _posterior([[8.0, 0.0]], 4.0, 5))["m"]["w"]
     np.testing.assert_allclose(out, [[125.0, 25.0]], rtol=1e-6)
 
 
 def test_the_constant_prior_does_not_depend_on_n():
     """omega n f / m + lambda: what was never seen keeps lambda as n grows."""
     config = EVEConfig(omega=10.0, prior="constant", prior_precision=0.5, **DIAGONAL)
-    small = posterior.precision(config, _posterior([[8.0, 0.0]], 4.0, 5))["m"]["w"]
-    large = posterior.precision(config, _posterior([[8.0, 0.0]], 4.0, 500))["m"]["w"]
+    small = 1.0 / posterior.variances(config, _posterior([[8.0, 0.0]], 4.0, 5))["m"]["w"]
+    large = 1.0 / posterior.variances(config, _posterior([[8.0, 0.0]], 4.0, 500))["m"]["w"]
     np.testing.assert_allclose(small, [[100.5, 0.5]], rtol=1e-6)
     np.testing.assert_allclose(large, [[10000.5, 0.5]], rtol=1e-6)
 
@@ -77,7 +77,7 @@ def test_the_unit_prior_is_worth_one_transition():
         posterior.variances(config, seen)["m"]["w"], [[1.0 / 401.0, 1.0]], rtol=1e-6
     )
     np.testing.assert_allclose(
-        posterior.precision(config, seen)["m"]["w"], [[401.0, 1.0]], rtol=1e-6
+        1.0 / posterior.variances(config, seen)["m"]["w"], [[401.0, 1.0]], rtol=1e-6
     )
 
 

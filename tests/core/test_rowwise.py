@@ -25,7 +25,7 @@ def test_products(columns):
 def test_first_places():
     rows = np.random.default_rng(0).integers(-1, 8, size=40)
     expected = [list(rows).index(row) for row in rows]
-    np.testing.assert_array_equal(rowwise.first_places(jnp.asarray(rows)), expected)
+    np.testing.assert_array_equal(rowwise.first_occurrences(jnp.asarray(rows)), expected)
 
 
 @pytest.mark.parametrize("size", [3, 3000])

@@ -403,40 +403,42 @@ def _beside(x, amount):
     return x
 
 
-@pytest.mark.parametrize("most", [2, 3])
-def test_what_lies_outside_of_landmarks_is_counted_by_hand(most, monkeypatch):
-    """Two landmarks, and twice an input beside the first that is not told apart. With room for
-    a third landmark its part outside is one direction for all; without, one of several, which
-    inputs beside the second do not share. Expected: regression on coordinates from the Gram matrix
-    in float64, and on that one direction more.
+@pytest.mark.parametrize("repeats", [0, 1])
+def test_what_lies_outside_of_landmarks_is_counted_by_hand(repeats):
+    """Two landmarks, and twice an input beside the first that is not told apart; its second visit
+    is a repeat, or not. What lies outside is a direction of the input's own with the share of
+    repeats among visits, else one that all inputs share; and with that share it is noise to what is
+    within. Expected: regression on coordinates from the Gram matrix in float64, and on those
+    directions.
     """
-    monkeypatch.setattr(tangent, "MOST_LANDMARKS", most)
     marks = np.array([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]], np.float32)
     asked = np.array([*marks, *(_beside(x, amount) for x in marks for amount in (0.2, 0.3))])
-    first = asked[2]
-    factor = _factor([*marks, first, first], 1, 3)
+    factor = _factor([*marks, asked[2]], 1, 3)
+    factor.add(asked[2], 0, np.array([1.0, repeats, 0.0, 0.0]))
+    share = repeats / 4
     assert not factor.snapshot().inputs[2:].any()
     whitener = np.linalg.inv(np.linalg.cholesky(_reference_kernel(marks, marks, LAYERS)))
     seen = _reference_kernel(asked, marks, LAYERS) @ whitener.T
     outside = np.maximum(1.0 - np.sum(seen**2, axis=1), 0.0)
-    assert 0.02 < outside[2] < tangent.NEW
+    assert 0.02 < outside[2] < tangent.LANDMARK_THRESHOLD
+    weights = OMEGA * np.array([1.0, 1.0, 1.0, 1.0 / (1.0 + OMEGA * share * outside[2])])
     told = seen[[0, 1, 2, 2]]
-    within = np.einsum("ai,ij,aj->a", seen, np.linalg.inv(np.eye(2) + OMEGA * told.T @ told), seen)
+    precision = np.eye(2) + told.T @ (weights[:, None] * told)
+    within = np.einsum("ai,ij,aj->a", seen, np.linalg.inv(precision), seen)
     counted = 1.0 + 2.0 * OMEGA * outside[2]
-    like_it = np.array([False, False, True, True, False, False])
-    rest = np.where(like_it | (most == 3), counted, 1.0)
-    expected = within + outside / rest
+    own = np.where(np.arange(6) == 2, counted, 1.0)
+    expected = within + outside * (share / own + (1.0 - share) / counted)
     np.testing.assert_allclose(factor.shares(asked)[:, 0], expected, rtol=1e-4)
     np.testing.assert_allclose(_jitted(factor, asked)[:, 0], expected, rtol=1e-4)
 
 
-def test_hashes_are_of_quarters_and_the_same_in_jax():
-    """Halves of a quarter, at which rounding could differ, among them."""
-    x = np.random.default_rng(0).integers(-32, 33, (500, 6)).astype(np.float32) / 8.0
+def test_hashes_are_of_rounded_inputs_and_the_same_in_jax():
+    """Halves, at which rounding could differ, among them."""
+    x = np.random.default_rng(0).integers(-512, 513, (500, 6)).astype(np.float32) / 128.0
     hashes = tangent.directions(x)
     assert hashes.shape == (500, tangent.HASHES) and hashes.max() < tangent.DIRECTIONS
     np.testing.assert_array_equal(jax.jit(tangent.directions)(x), hashes)
-    np.testing.assert_array_equal(tangent.directions(np.rint(4.0 * x) / 4.0), hashes)
+    np.testing.assert_array_equal(tangent.directions(np.rint(64.0 * x) / 64.0), hashes)
     other = x.copy()
     other[:, 2] += 0.5 * (1.0 + np.arange(500) % 7)
     # By chance one of 4,096 is the same: of 1,500, none or one or two.
@@ -460,5 +462,6 @@ def test_of_several_hashes_the_one_that_knows_least_is_right(monkeypatch):
     assert whole > 0.0 and np.sum(counted > 0.0) == tangent.HASHES
     all_shared = (hashes == hashes[0]).all(axis=1)
     assert 1 < all_shared.sum() < 20 < (hashes == hashes[0]).any(axis=1).sum()
-    found = tangent._rest_of(factor.snapshot().rest, asked)[0]
-    np.testing.assert_array_equal(found, np.where(all_shared, 1.0 + whole, 1.0))
+    repeating = factor.snapshot()._replace(repeats=np.float32(1.0))
+    found = 1.0 / tangent.residual_variance(repeating, asked)[0]
+    np.testing.assert_allclose(found, np.where(all_shared, 1.0 + whole, 1.0), rtol=1e-6)

@@ -10,7 +10,7 @@ from dm_env import specs
 
 from eve_acme.config import EVEConfig
 from eve_acme.core.networks import from_functions, make_networks
-from eve_acme.core.units import GROWTH, grown, in_units
+from eve_acme.core.units import GROWTH, grow, in_units
 from eve_acme.types import SparseInput
 
 UNITS = np.array([2.0, 0.5, 0.0, 10.0], np.float32)
@@ -60,7 +60,7 @@ def test_a_unit_is_the_first_size_and_what_outgrows_it():
     assert GROWTH == 4.0
     units, found = np.zeros(1, np.float32), []
     for size in (0.0, 3.0, 1.0, 12.0, -13.0, 52.0, 53.0, 0.1):
-        units = grown(units, np.array([size], np.float32))
+        units = grow(units, np.array([size], np.float32))
         found.append(float(units[0]))
     assert found == [0.0, 3.0, 3.0, 3.0, 13.0, 13.0, 53.0, 53.0]
 
@@ -72,7 +72,7 @@ def test_entries_grow_each_by_itself(form):
         order = np.array([2, 0, 3, 1, -1], np.int32)
         x = SparseInput(order, np.where(order < 0, np.float32(1e6), x[order]))
     before = UNITS.copy()
-    np.testing.assert_array_equal(grown(before, x), [9.0, 0.5, 0.25, 10.0])
+    np.testing.assert_array_equal(grow(before, x), [9.0, 0.5, 0.25, 10.0])
     np.testing.assert_array_equal(before, UNITS)  # A new array: a snapshot holds the old one.
 
 
@@ -80,7 +80,7 @@ def test_entries_grow_each_by_itself(form):
 def test_what_fits_leaves_the_very_same_array(form):
     x = np.array([8.0, -2.0, 0.0, 0.0], np.float32)
     fits = _entries(np, [0, 1, -1], [8.0, -2.0, 99.0]) if form == "entries" else x
-    assert grown(UNITS, fits) is UNITS
+    assert grow(UNITS, fits) is UNITS
 
 
 def test_all_that_units_grew_with_fits_them():
@@ -89,7 +89,7 @@ def test_all_that_units_grew_with_fits_them():
     seen = (rng.normal(size=(50, 6)) * 10.0 ** rng.integers(-6, 7, (50, 6))).astype(np.float32)
     units = np.zeros(6, np.float32)
     for x in seen:
-        units = grown(units, x)
+        units = grow(units, x)
     np.testing.assert_array_equal(in_units(seen, units), seen / units)
     assert np.abs(seen / units).max() <= GROWTH
     assert np.abs(seen).max() / np.abs(seen).min() > 1e9
@@ -101,7 +101,7 @@ def test_times_a_power_of_two_observations_are_exactly_the_same(times):
     seen = (rng.normal(size=(30, 5)) * [1.0, 1e3, 1e-3, 1.0, 0.0]).astype(np.float32)
     units = scaled_units = np.zeros(5, np.float32)
     for x in seen:
-        units, scaled_units = grown(units, x), grown(scaled_units, np.float32(times) * x)
+        units, scaled_units = grow(units, x), grow(scaled_units, np.float32(times) * x)
         expected = in_units(x, units)
         np.testing.assert_array_equal(in_units(np.float32(times) * x, scaled_units), expected)
     np.testing.assert_array_equal(scaled_units, times * units)

@@ -1,5 +1,6 @@
 """The learning step: by hand on a two-parameter model, and to a fixed point."""
 
+import dataclasses
 import types
 
 import jax
@@ -163,7 +164,7 @@ def test_another_scale_leaves_the_values_that_parameters_stand_for(table_specs):
     state = update.make_learner(config, network).init(jax.random.PRNGKey(0))
     other = jax.tree_util.tree_map(lambda p: p + 0.1, state.params)
     state = state._replace(target=other, scale=jnp.float32(1.0))
-    after = update.rescaled(network, update.rescaled(network, state, 2.0), 50.0)
+    after = update.rescale(network, update.rescale(network, state, 2.0), 50.0)
     assert float(after.scale) == 50.0
     x = network.encode(3)
     for name in ("params", "target"):
@@ -182,7 +183,7 @@ def test_a_scale_that_was_not_known_rescales_nothing(table_specs):
     network = make_networks(table_specs, config)
     state = update.make_learner(config, network).init(jax.random.PRNGKey(0))
     for scale in (0.0, 0.001, 1000.0):
-        after = update.rescaled(network, state, scale)
+        after = update.rescale(network, state, scale)
         jax.tree_util.tree_map(np.testing.assert_array_equal, after.params, state.params)
         assert float(after.scale) == np.float32(scale)
 
@@ -224,13 +225,39 @@ def test_bootstraps_have_the_spread_of_the_shares(table_specs, explore):
     shares = np.array([[0.04, 1.0, 0.0], [0.25, 0.01, 0.36]], np.float32)
     z = np.random.default_rng(0).normal(size=(2, 2, 3)).astype(np.float32)
     posterior = Posterior(target, (), 1.0, 1, 0)
-    q = update.bootstrap_values(
-        config, network, online, posterior, x, update.Randomness(z, ()), explore, shares
-    )
     values = [jax.vmap(network.apply, (None, 0))(params, x) for params in (online, target)]
+    q = update.bootstrap_values(
+        config, network, posterior, update.NextStates(x, z, shares, values[0]), explore
+    )
     spread = explore * 3.0 * np.sqrt(shares)
     expected = np.minimum(*values)[:, None] + spread[:, None] * z
     np.testing.assert_allclose(q, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("changes", [dict(), dict(cautious=False), dict(bootstrap="mean")])
+def test_bootstraps_of_a_round_at_once_are_those_of_its_minibatches(
+    changes, sparse, table_specs, table_batches, known, monkeypatch
+):
+    """Of two rounds of three minibatches, between which the target network is updated."""
+    config = EVEConfig(batches_per_step=3, target_period=3, zero_output=False, **changes)
+    network = make_networks(table_specs, config)
+    states = []
+    for keep in (True, False):
+        assert update.bootstraps_are_constant(config)
+        with monkeypatch.context() as patch:
+            patch.setattr(update, "bootstraps_are_constant", lambda config, keep=keep: keep)
+            learner = update.make_learner(config, network, sparse)
+            step, state = jax.jit(learner.update), learner.init(jax.random.PRNGKey(0))
+            for seed in range(2):
+                batches = table_batches(np.random.default_rng(seed), 3)
+                state, _ = step(state, batches, known(config, batches))
+        states.append(state)
+    jax.tree_util.tree_map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), *states
+    )
+    assert not update.bootstraps_are_constant(dataclasses.replace(config, target_period=4))
+    assert not update.bootstraps_are_constant(EVEConfig(structure="input"))
 
 
 @pytest.mark.parametrize("start", [0, 1, 50, 40_000])

@@ -138,12 +138,12 @@ def test_bounded_integer_actions_are_numbered_from_zero():
     [
         (specs.BoundedArray((1,), np.float32, -1, 1), "EVE has no continuous actions"),
         (specs.BoundedArray((), np.float32, -1, 1), "EVE has no continuous actions"),
-        (specs.Array((), np.int32), "without bounds nobody can count them"),
+        (specs.Array((), np.int32), "this one has no bounds"),
         (specs.BoundedArray((2,), np.int32, 0, 1), "EVE takes one action a step"),
     ],
 )
 def test_other_actions_are_refused(spec, why):
-    with pytest.raises(InputError, match=rf"actions: got .*finitely many .*; {why}$"):
+    with pytest.raises(InputError, match=rf"actions: got .*BoundedArray of one integer; {why}$"):
         with_discrete_actions(_Actions(spec))
 
 
@@ -237,6 +237,8 @@ def test_an_environment_that_cannot_be_pickled_still_leaves_its_agent(module, ca
     ],
 )
 def test_bad_names_are_one_line(module, capsys, name, message):
+    if name.startswith("gym:"):
+        pytest.importorskip("gym")
     assert main(["run", "--env", name, "--out", "out"]) == 2
     error = capsys.readouterr().err
     assert message in error

@@ -10,7 +10,7 @@ from typing import Any
 
 from eve_acme.cli.bench.worker import CONTENDERS
 from eve_acme.errors import UsageError
-from eve_acme.experiments import plan, tasks
+from eve_acme.experiments import packages, plan, tasks
 from eve_acme.experiments.recorder import write_json
 
 EXAMPLES = """examples:
@@ -71,6 +71,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "hosts": _hosts,
 }
 """Each prints its tables and gives what is written as JSON."""
+NEED_ACME = ("distributed", "scaling", "hosts")
 
 
 def add_parser(commands: Any) -> None:
@@ -126,6 +127,8 @@ def run(args: argparse.Namespace) -> int:
         if name not in CONTENDERS:
             allowed = ", ".join(CONTENDERS)
             raise UsageError(f"--agents: got {name!r}, allowed is one of {allowed}")
+    if args.what in NEED_ACME:
+        packages.require(f"eve bench {args.what}", *packages.ACME)
     args.directory = plan.new_directory(args.out, f"runs/bench-{args.what}")
     args.directory.mkdir(parents=True, exist_ok=True)
     try:

@@ -114,15 +114,15 @@ def _pieces(engine: Engine) -> dict[str, Callable[[], Any]]:
         return update.begin_round(config, network, state, batches, known)[1]
 
     def bootstrap(state: update.State) -> Any:
-        posterior = update.posterior_of(config, state, known.n)
-
-        def one(inputs: Any) -> Any:
-            batch, normals, shares = inputs
-            return update.bootstrap_values(
-                config, network, state.params, posterior, batch.o_t, normals, known.explore, shares
-            )
-
-        return _each(one, (batches, randomness, shares))
+        return update.learn_round(
+            config,
+            state,
+            batches,
+            randomness,
+            known,
+            lambda state, x: (network, state, x),
+            lambda state, batch, q_t, normals: (state, q_t),
+        )[1]
 
     def backward(state: update.State) -> Any:
         def one(batch: Any) -> Any:

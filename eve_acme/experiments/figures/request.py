@@ -1,0 +1,58 @@
+"""What a figure is asked for: its data, and which of them."""
+
+import dataclasses
+import pathlib
+
+import pandas as pd
+
+from eve_acme.config import PRESETS
+from eve_acme.errors import UsageError
+from eve_acme.experiments.figures import style
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The data of a figure, and what to show of them.
+
+    Attributes:
+      frame: a table (experiments/table.py).
+      folders: where it came from; `spread` looks for probes there.
+      agents: agents ('dqn') or agents with a setting ('eve paper') to show; all if there are none.
+      task: of `curves` and `sensitivity`; by default the one with most runs.
+      size: of `failures`; by default 30.
+      threshold: of scores, a key of `scores.THRESHOLDS`.
+    """
+
+    frame: pd.DataFrame
+    folders: tuple[pathlib.Path, ...] = ()
+    agents: tuple[str, ...] = ()
+    task: str | None = None
+    size: int | None = None
+    threshold: str = "20 %"
+
+    def __post_init__(self) -> None:
+        series = style.series_of(self.frame)
+        known = {one.agent for one in series} | {one.words for one in series}
+        for name in self.agents:
+            if name not in known:
+                raise UsageError(
+                    f"--agents: got {name!r}, allowed is of {', '.join(sorted(known))}"
+                )
+        if self.task is not None and self.task not in set(self.frame["task"]):
+            some = ", ".join(sorted(self.frame["task"].unique())[:20])
+            raise UsageError(
+                f"--task: got {self.task!r}, allowed is one of RESULTS, such as {some}"
+            )
+
+    def chosen(self) -> pd.DataFrame:
+        """The rows of the agents that were asked for."""
+        if not self.agents:
+            return self.frame
+        words = self.frame["agent"] + " " + self.frame["setting"]
+        return self.frame[self.frame["agent"].isin(self.agents) | words.isin(self.agents)]
+
+    def main(self) -> pd.DataFrame:
+        """The same; if nobody asked, without ablations and single changed parameters."""
+        plain = [name for name in PRESETS if not name.startswith("paper_")]
+        rows = self.frame[self.frame["setting"].isin(plain)]
+        return self.chosen() if self.agents or rows.empty else rows

@@ -1,0 +1,63 @@
+"""Strip charts: a row for each group, a dot for each seed, the median as a bar, and how many."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from eve_acme.experiments.figures import style
+
+
+class Panel(NamedTuple):
+    """One chart.
+
+    Attributes:
+      title: of the chart.
+      groups: names of rows, each with its runs (columns of `table.RUN`, `value`, and maybe
+        `solved`: where it is false the dot is an open triangle).
+      value: the column to draw.
+    """
+
+    title: str
+    groups: Sequence[tuple[str, pd.DataFrame]]
+    value: str
+
+
+def strips(panels: Sequence[Panel], title: str, colours: Mapping[style.Series, str]) -> Any:
+    """A figure of such charts side by side, at most three in a row."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    most = max(len(panel.groups) for panel in panels)
+    size = (max(5.0, 3.4 * columns), rows * (0.9 + 0.32 * most) + 0.5)
+    figure, axes = style.new(columns, rows, size)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        _draw(axis, panel, colours)
+    figure.suptitle(title, fontsize=11, color=style.INK)
+    return figure
+
+
+def _draw(axis: Any, panel: Panel, colours: Mapping[style.Series, str]) -> None:
+    names = []
+    for row, (name, runs) in enumerate(panel.groups):
+        names.append(f"{name} (n={len(runs)})")
+        if runs.empty:
+            continue
+        solved = runs["solved"].astype(bool) if "solved" in runs else runs["seed"] >= 0
+        for of_run, (_, run) in zip(solved, runs.iterrows(), strict=True):
+            colour = colours[style.Series(run["agent"], run["setting"])]
+            form = dict(marker="o", ms=4.5) if of_run else dict(marker="^", ms=6, mfc="none")
+            [dot] = axis.plot(run[panel.value], row, color=colour, alpha=0.75, ls="none", **form)
+            what = panel.value.replace("_", " ") if of_run else "not solved within"
+            style.hover(dot, f"{style.run_text(run)}: {what} {run[panel.value]:.4g}")
+        middle = runs[panel.value].median()
+        axis.plot([middle, middle], [row - 0.3, row + 0.3], color=style.INK, lw=1.5)
+    axis.set_yticks(range(len(names)), names, fontsize=8)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    values = pd.concat([runs[panel.value] for _, runs in panel.groups])
+    if panel.value == "episodes_to_solve" and values.max() > 5 * values.min():
+        style.log_ticks(axis.xaxis)
+    axis.set_xlabel(panel.value.replace("_", " "))
+    axis.set_title(panel.title)
+    axis.grid(axis="y", visible=False)

@@ -1,0 +1,35 @@
+"""Packages that a plain install leaves out: one line that says how to get what is missing."""
+
+import importlib.util
+
+from eve_acme.errors import UsageError
+
+ACME = ("acme", "reverb", "launchpad")
+_WITH_ACME = "Python 3.10 on Linux x86_64 and pip install 'eve-acme[acme]', or ./eve in a checkout"
+_INSTALL = {
+    **dict.fromkeys(ACME, _WITH_ACME),
+    "tensorflow": "pip install 'eve-acme[tensorboard]'",
+    "rlax": "pip install 'eve-acme[baselines]'",
+    "wandb": "pip install 'eve-acme[wandb]'",
+}
+
+
+def require(option: str, *packages: str) -> None:
+    """Raises UsageError unless the packages that an option or a command needs are there.
+
+    Args:
+      option: what needs them, as the user types it.
+      *packages: modules to look for; none is imported.
+    """
+    for package in packages:
+        if not _is_there(package):
+            raise UsageError(f"{option}: allowed once {package} is there ({_INSTALL[package]})")
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ImportError:  # Not to be had.
+        return False
+    except ValueError:  # Loaded from nowhere, as a stand-in.
+        return True

@@ -1,0 +1,136 @@
+"""The report on results: all figures that they allow, scores, runs, and how they were made."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from eve_acme.errors import UsageError
+from eve_acme.experiments import overview, page, scores, table, tasks
+from eve_acme.experiments.figures import FIGURES, Request, deep_sea, draw, settings, style
+from eve_acme.experiments.figures.curves import tasks_of
+
+TITLES = dict(
+    radar="Capabilities",
+    scores="bsuite's scores",
+    failures="Deep Sea: bad episodes",
+    sizes="Deep Sea: sizes",
+    encodings="Deep Sea: encodings",
+    spread="Visits against posterior spread",
+    ablations="Ablations",
+    sensitivity="Sensitivity",
+    curves="Learning curves",
+)
+NOTES = ("*.md", "*.toml", "*.txt")
+"""Files beside a table that say how it was made: commands, commits. NAME.toml beside the folder
+NAME, the sweep, is one too."""
+MOST_CURVES = 6
+
+
+def report(frame: pd.DataFrame, folders: tuple[pathlib.Path, ...]) -> str:
+    """The HTML page of a table.
+
+    Args:
+      frame: the table.
+      folders: where it came from: their notes are shown, and probes are looked for there.
+    """
+    request = Request(frame, folders=tuple(path for path in folders if path.is_dir()))
+    runs = table.ends(frame)
+    unfinished = int((~runs["finished"]).sum())
+    lead = (
+        f"{len(runs)} runs of {', '.join(one.name for one in style.series_of(request.main()))} "
+        f"on {frame['task'].nunique()} tasks"
+        + (f"; {unfinished} of them not finished" if unfinished else "")
+        + ". Point at a dot or a line to see its agent, setting, task and seed."
+    )
+    sections = list(_figures(request))
+    sections += list(_scores(request.main()))
+    body = page.table(overview.HEADER, overview.rows(frame))
+    sections.append(page.Section("Runs, seed by seed", body))
+    sections += list(_notes(folders))
+    return page.page("Results", lead, sections)
+
+
+def _figures(request: Request) -> Iterator[page.Section]:
+    """All figures that the data allow."""
+    for name in FIGURES:
+        for one in _requests(name, request):
+            try:
+                drawn = draw(name, one)
+            except UsageError:  # These results have no such data.
+                continue
+            title = TITLES[name] + (f": {one.task}" if one.task else "")
+            wide = drawn.get_size_inches()[0] > 7
+            yield page.Section(title, page.figure(drawn, title), wide)
+
+
+def _requests(name: str, request: Request) -> list[Request]:
+    """What to ask of a figure: some are drawn for several tasks."""
+    frame = request.frame
+    if name == "sensitivity":
+        found = settings.sensitivity_tasks(frame)
+        return [dataclasses.replace(request, task=task) for task in found]
+    if name == "curves":
+        found = [task for task in tasks_of(request.main()) if not tasks.parse(task).is_deep_sea]
+        return [dataclasses.replace(request, task=task) for task in found[:MOST_CURVES]]
+    if name == "failures":
+        sizes = set(deep_sea.runs_of(request.main())["size"])
+        size = 30 if 30 in sizes or not sizes else max(sizes)
+        return [dataclasses.replace(request, size=int(size))]
+    return [request]
+
+
+def _scores(frame: pd.DataFrame) -> Iterator[page.Section]:
+    by_seed = scores.by_seed(frame)
+    if by_seed.empty:
+        return
+    header = ["agent", "experiment", *(f"at {name}" for name in scores.THRESHOLDS), "seeds", "ids"]
+    rows = []
+    estimates = scores.by_experiment(by_seed)
+    for (agent, setting, name), part in estimates.groupby(
+        ["agent", "setting", "experiment"], sort=False
+    ):
+        by_threshold = part.set_index("threshold")
+        first = part.iloc[0]
+        ids = f"{first['ids']} of {first['all_ids']}" + ("" if first["complete"] else ", in part")
+        cells = [_interval(by_threshold["mean"].get(level)) for level in scores.THRESHOLDS]
+        rows.append([style.Series(agent, setting).name, name, *cells, first["seeds"], ids])
+    yield page.Section("Scores of experiments, with 95 % intervals", page.table(header, rows))
+    header = ["agent", "tag"]
+    for name in scores.THRESHOLDS:
+        header += [f"mean at {name}", f"interquartile mean at {name}"]
+    rows = []
+    for (agent, setting, tag), part in scores.by_tag(by_seed).groupby(
+        ["agent", "setting", "tag"], sort=False
+    ):
+        by_threshold = part.set_index("threshold")
+        cells = [
+            _interval(by_threshold[kind].get(level))
+            for level in scores.THRESHOLDS
+            for kind in ("mean", "iqm")
+        ]
+        first = part.iloc[0]
+        number = f"{first['experiments']} of {scores.experiments_with(tag)}"
+        name = style.Series(agent, setting).name
+        rows.append([name, tag, *cells, first["seeds"], number])
+    header += ["seeds", "experiments"]
+    yield page.Section("Scores of tags, with 95 % intervals", page.table(header, rows))
+
+
+def _interval(found: Any) -> str:
+    if found is None:
+        return ""
+    span = "" if found.low != found.low else f" ({found.low:.3f} to {found.high:.3f})"
+    return f"{found.value:.3f}{span}"
+
+
+def _notes(folders: tuple[pathlib.Path, ...]) -> Iterator[page.Section]:
+    for folder in folders:
+        beside = (folder if folder.is_dir() else folder.parent).resolve()
+        spec = beside.with_name(f"{beside.name}.toml")
+        paths = [path for pattern in NOTES for path in sorted(beside.glob(pattern))]
+        for path in [*paths, spec] if spec.exists() else paths:
+            text = path.read_text(errors="replace")
+            yield page.Section(f"{path.parent.name}/{path.name}", page.preformatted(text))

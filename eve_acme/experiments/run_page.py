@@ -1,0 +1,160 @@
+"""The page of one run: curve, loss and q, posterior spread if it was probed, and its config."""
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from eve_acme.errors import UsageError
+from eve_acme.experiments import page, plots, table
+from eve_acme.experiments import plan as plan_lib
+from eve_acme.experiments.figures import Request, draw, style
+from eve_acme.experiments.recorder import LAST, THRESHOLDS
+from eve_acme.files import read_sealed_json, write_atomically
+
+FILE = "index.html"
+BINS = 200
+COLOUR = style.COLOURS["eve", "default"]
+RESULTS = (
+    "episodes",
+    "env_steps",
+    "learner_updates",
+    "parameters",
+    "final_mean_return",
+    "good_episode_fraction",
+    "solved_episode_20",
+    "solved_episode_10",
+    "wall_seconds",
+    "env_steps_per_second",
+)
+
+
+def write(directory: pathlib.Path) -> pathlib.Path:
+    """Writes a run's page into its folder; gives its path."""
+    path = directory / FILE
+    write_atomically(path, build(directory).encode())
+    return path
+
+
+def build(directory: pathlib.Path, refresh: int | None = None) -> str:
+    """The page, from the files that a run has written so far; raises UsageError.
+
+    Args:
+      directory: of an `eve run` or `eve launch`, which may be going on.
+      refresh: seconds after which a browser is to load it again.
+    """
+    plan = plan_lib.from_directory(directory, field="DIR")
+    episodes = _read(directory / "episodes.csv", ("episode", "total"))
+    metrics = _read(directory / "metrics.csv", ("env_steps",))
+    summary = _summary(directory)
+    done = len(episodes)
+    if summary is None:
+        state = f"{done} of {plan.episodes} episodes so far"
+    else:
+        state = f"{done} of {plan.episodes} episodes, "
+        state += "finished" if summary.get("finished") else "interrupted"
+    title = f"{plan.label} on {plan.task}, seed {plan.seed}"
+    sections = [*_curves(episodes), *_metrics(metrics), *_spread(directory)]
+    if summary is not None:
+        rows = [(name.replace("_", " "), _shown(summary.get(name))) for name in RESULTS]
+        body = page.table(("what", "value"), rows)
+        sections.append(page.Section("Result", body, wide=False))
+    command = "launch" if plan.engine == "launchpad" else "run"
+    goal = plan.episodes if summary is None or not summary.get("finished") else 2 * plan.episodes
+    if plan.agent == "eve":
+        again = f"eve {command} --resume {directory} --episodes {goal}\neve probe {directory}"
+        sections.append(page.Section("Go on, and probe the posterior", page.preformatted(again)))
+    config = json.dumps(read_sealed_json(directory / "config.json"), indent=2)
+    sections.append(page.Section("Config", page.preformatted(config)))
+    return page.page(title, state, sections, refresh)
+
+
+def _curves(episodes: pd.DataFrame) -> Iterator[page.Section]:
+    if episodes.empty:
+        return
+    returns = episodes["total"].to_numpy(float)
+    with style.house():
+        figure, axes = style.new()
+        axis = axes[0, 0]
+        smooth = plots.running_mean(returns)
+        low, high = plots.limits(returns, smooth)
+        margin = 0.05 * (high - low) or 0.05
+        number, least, most = bins(returns)
+        axis.fill_between(number, least, most, color=COLOUR, alpha=0.25, lw=0)
+        shown = np.unique(np.linspace(0, len(returns) - 1, BINS).astype(int))
+        [line] = axis.plot(shown + 1, smooth[shown], color=COLOUR, lw=2)
+        style.hover(line, f"mean of the last {LAST}: now {smooth[-1]:.4g}")
+        axis.set(xlabel="episode", ylabel="return", ylim=(low - margin, high + margin))
+        axis.set_title(f"Return: span, and mean of the last {LAST}")
+    yield page.Section("Returns", page.figure(figure, "returns by episode"), wide=False)
+    if "bad" not in episodes or episodes["bad"].isna().any():
+        return
+    share = episodes["bad"].cumsum().to_numpy() / np.arange(1, len(episodes) + 1)
+    with style.house():
+        figure, axes = style.new()
+        axis = axes[0, 0]
+        axis.plot(shown + 1, share[shown], color=COLOUR, lw=2)
+        for threshold in THRESHOLDS.values():
+            axis.axhline(threshold, ls=":", lw=1, color=style.INK)
+            axis.text(1, threshold, f"{1 - threshold:.0%} good", va="bottom", fontsize=7)
+        axis.set(xlabel="episode", ylabel="share of bad episodes so far", ylim=(0, 1.03))
+    yield page.Section("Bad episodes", page.figure(figure, "bad episodes"), wide=False)
+
+
+def bins(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Number of the last value, least and most of each of up to `BINS` runs of values."""
+    ends = np.unique(np.linspace(1, len(values), min(BINS, len(values))).astype(int))
+    starts = np.concatenate([[0], ends[:-1]])
+    return ends, np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+
+
+def _metrics(metrics: pd.DataFrame) -> Iterator[page.Section]:
+    for name in ("loss", "q"):
+        if name not in metrics or metrics[name].notna().sum() < 2:
+            continue
+        known = metrics[metrics[name].notna()]
+        with style.house():
+            figure, axes = style.new()
+            [line] = axes[0, 0].plot(known["env_steps"], known[name], color=COLOUR, lw=1.5)
+            style.hover(line, f"{name}: now {known[name].iloc[-1]:.4g}")
+            axes[0, 0].set(xlabel="environment steps", ylabel=name)
+            if name == "loss" and (known[name] > 0).all():
+                axes[0, 0].set_yscale("log")
+        yield page.Section(name.capitalize(), page.figure(figure, name), wide=False)
+
+
+def _spread(directory: pathlib.Path) -> Iterator[page.Section]:
+    """What `eve probe DIR` left, if it was called."""
+    if (directory / "probe").is_dir():
+        try:
+            figure = draw("spread", Request(table.empty(), folders=(directory / "probe",)))
+        except UsageError:
+            return
+        yield page.Section("Visits and spread", page.figure(figure, "visits and spread"), False)
+
+
+def _read(path: pathlib.Path, required: tuple[str, ...]) -> pd.DataFrame:
+    """The whole rows of a table of numbers, which another process may be writing."""
+    try:
+        frame = pd.read_csv(path, on_bad_lines="skip").apply(pd.to_numeric, errors="coerce")
+        return frame.dropna(subset=list(required))
+    except (OSError, ValueError, KeyError):
+        return pd.DataFrame(columns=list(required))
+
+
+def _summary(directory: pathlib.Path) -> dict[str, Any] | None:
+    """What the run said of itself when it ended; None while it goes on."""
+    path = directory / "summary.json"
+    try:
+        return read_sealed_json(path) if path.exists() else None
+    except ValueError:
+        return None
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"

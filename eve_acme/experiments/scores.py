@@ -1,0 +1,225 @@
+"""bsuite's scores of a table, at both thresholds of Deep Sea, with intervals over seeds.
+
+A score is what bsuite's own analysis says of one seed's runs of an experiment, from 0 to 1. Scores
+of an agent make a ragged array: an experiment's row has one entry for each seed. Intervals are
+those of rliable (Agarwal et al. 2021, 'Deep RL at the edge of the statistical precipice'): the
+percentile bootstrap, stratified, which draws seeds anew within each experiment.
+"""
+
+import contextlib
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+THRESHOLDS = {"20 %": 0.8, "10 %": 0.9}
+"""The share of bad episodes below which Deep Sea is solved, by that of good ones: the paper's, and
+bsuite's own since October 2022. bsuite's stochastic Deep Sea keeps 20 %."""
+TAGS = ("basic", "noise", "scale", "exploration", "credit_assignment", "memory", "generalization")
+RESAMPLES = 2000
+FORGIVENESS = 100  # Episodes beyond 2^size, as in bsuite's `deep_sea.analysis.score`.
+
+
+class Estimate(NamedTuple):
+    """A number with its 95 % interval; NaN where one seed allows for none."""
+
+    value: float
+    low: float
+    high: float
+
+
+def by_seed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The score of every experiment for each agent, setting and seed, at both thresholds.
+
+    Counts finished runs of tasks that are named by their bsuite id.
+
+    Args:
+      frame: a table.
+
+    Returns:
+      columns agent, setting, seed, threshold, experiment, score, tags (a tuple), ids (how many of
+      the experiment's were scored), all_ids, complete (whether all ids are there, each with all
+      of bsuite's episodes or solved).
+    """
+    from bsuite import sweep
+
+    rows = []
+    frame = frame[frame["finished"] & frame["task"].isin(set(sweep.SWEEP))]
+    for (agent, setting, seed), runs in frame.groupby(["agent", "setting", "seed"], sort=False):
+        shared = dict(agent=agent, setting=setting, seed=seed)
+        rows += [shared | row for row in _experiments(runs)]
+    columns = ["agent", "setting", "seed", "threshold", "experiment", "score"]
+    return pd.DataFrame(rows, columns=[*columns, "tags", "ids", "all_ids", "complete"])
+
+
+def _experiments(runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    from bsuite import sweep
+
+    summary_analysis = _analysis()
+    for experiment, part in runs.groupby(runs["task"].str.split("/").str[0]):
+        data = bsuite_frame(part)
+        info = summary_analysis.BSUITE_INFO[experiment]
+        with contextlib.redirect_stdout(io.StringIO()), _older_pandas():
+            if experiment == "deep_sea":
+                found = {name: deep_sea_score(data, level) for name, level in THRESHOLDS.items()}
+            else:
+                score = float(summary_analysis.bsuite_score(data)["score"].iloc[0])
+                found = dict.fromkeys(THRESHOLDS, score)
+        ends = data.groupby("bsuite_id")[["episode", "solved_20"]].max()
+        enough = (ends["episode"] >= info.episode) | ends["solved_20"].notna()
+        all_ids = sum(i.startswith(f"{experiment}{sweep.SEPARATOR}") for i in sweep.SWEEP)
+        shared = dict(
+            experiment=experiment,
+            tags=tuple(info.tags),
+            ids=len(ends),
+            all_ids=all_ids,
+            complete=len(ends) == all_ids and bool(enough.all()),
+        )
+        for threshold, score in found.items():
+            if not math.isnan(score):
+                yield dict(shared, threshold=threshold, score=score)
+
+
+def bsuite_frame(runs: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a table as bsuite's loader gives them: with its id, experiment and settings."""
+    from bsuite import sweep
+
+    runs = runs.rename(columns=dict(seed="run_seed"))  # bsuite's own `seed` is a setting.
+    runs = runs.assign(bsuite_id=runs["task"], bsuite_env=runs["task"].str.split("/").str[0])
+    settings = pd.DataFrame([sweep.SETTINGS[i] for i in runs["task"]], index=runs.index)
+    return pd.concat([runs, settings], axis=1)
+
+
+def deep_sea_score(frame: pd.DataFrame, threshold: float) -> float:
+    """bsuite's `deep_sea.analysis.score`, whose own threshold is 0.9, at another one."""
+    from bsuite.experiments.deep_sea import analysis
+
+    found = analysis.find_solution(frame, thresh=threshold)
+    return float(np.mean(found.solved & (found.episode < 2.0 ** found["size"] + FORGIVENESS)))
+
+
+def of_run(frame: pd.DataFrame) -> float | None:
+    """What bsuite's own analysis, as it is shipped, says of one run; None if it knows no such task
+    or the run is not finished."""
+    from bsuite import sweep
+
+    if frame["task"].iloc[0] not in sweep.SWEEP:
+        return None
+    scores = by_seed(frame)
+    scores = scores[scores["threshold"] == "10 %"]
+    return float(scores["score"].iloc[0]) if len(scores) else None
+
+
+def interquartile_mean(scores: np.ndarray, axis: int | None = None) -> Any:
+    """The mean of the middle half of all scores: rliable's `aggregate_iqm`, which is this."""
+    from scipy import stats
+
+    return stats.trim_mean(scores, proportiontocut=0.25, axis=axis)
+
+
+def estimate(rows: Sequence[np.ndarray], statistic: Callable[..., Any] = np.mean) -> Estimate:
+    """A statistic of all scores, with its interval by a stratified bootstrap.
+
+    Args:
+      rows: for each experiment (the stratum) the scores of its seeds.
+      statistic: `(scores, axis) -> ` that of all scores along the axis.
+    """
+    value = float(statistic(np.concatenate(rows), axis=0))
+    if max(map(len, rows)) < 2:
+        return Estimate(value, math.nan, math.nan)
+    rng = np.random.default_rng(0)
+    drawn = np.concatenate([rng.choice(row, (RESAMPLES, len(row))) for row in rows], axis=1)
+    low, high = np.percentile(statistic(drawn, axis=1), [2.5, 97.5])
+    return Estimate(value, float(low), float(high))
+
+
+def by_experiment(scores: pd.DataFrame) -> pd.DataFrame:
+    """Estimates for each agent, setting, threshold and experiment.
+
+    Args:
+      scores: of `by_seed`.
+    """
+    columns = ["agent", "setting", "threshold", "experiment"]
+    return pd.DataFrame(
+        [
+            dict(
+                zip(columns, key, strict=True),
+                mean=estimate([part["score"].to_numpy()]),
+                seeds=len(part),
+                ids=int(part["ids"].min()),
+                all_ids=int(part["all_ids"].max()),
+                complete=bool(part["complete"].all()),
+            )
+            for key, part in scores.groupby(columns, sort=False)
+        ]
+    )
+
+
+def by_tag(scores: pd.DataFrame) -> pd.DataFrame:
+    """Estimates of mean and interquartile mean over the experiments that bsuite gives a tag.
+
+    Args:
+      scores: of `by_seed`.
+
+    Returns:
+      columns agent, setting, threshold, tag, mean, iqm, seeds (the least of an experiment),
+      experiments, complete (whether all of the tag's experiments are).
+    """
+    rows = []
+    for (agent, setting, threshold), part in scores.groupby(
+        ["agent", "setting", "threshold"], sort=False
+    ):
+        for tag in TAGS:
+            tagged = part[[tag in tags for tags in part["tags"]]]
+            strata = [of["score"].to_numpy() for _, of in tagged.groupby("experiment")]
+            if not strata:
+                continue
+            everything = len(strata) == experiments_with(tag)
+            rows.append(
+                dict(
+                    agent=agent,
+                    setting=setting,
+                    threshold=threshold,
+                    tag=tag,
+                    mean=estimate(strata),
+                    iqm=estimate(strata, interquartile_mean),
+                    seeds=min(map(len, strata)),
+                    experiments=len(strata),
+                    complete=everything and bool(tagged["complete"].all()),
+                )
+            )
+    columns = ["agent", "setting", "threshold", "tag", "mean", "iqm", "seeds"]
+    return pd.DataFrame(rows, columns=[*columns, "experiments", "complete"])
+
+
+def experiments_with(tag: str) -> int:
+    """How many of bsuite's experiments have a tag."""
+    return sum(tag in info.tags for info in _analysis().BSUITE_INFO.values())
+
+
+def _analysis() -> Any:
+    """bsuite's analysis, whose import changes Matplotlib's parameters, without that change."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        from bsuite.experiments import summary_analysis
+    return summary_analysis
+
+
+@contextlib.contextmanager
+def _older_pandas() -> Iterator[None]:
+    """Lets bsuite's analysis call pandas in ways that are deprecated, or gone since pandas 2."""
+    gone = not hasattr(pd.Series, "append")
+    if gone:
+        pd.Series.append = lambda self, other: pd.concat([self, other])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if gone:
+            del pd.Series.append
