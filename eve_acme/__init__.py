@@ -14,7 +14,7 @@ from eve_acme.config import PRESETS, ConfigError, EVEConfig
 from eve_acme.core.epistemic import make_epistemic
 from eve_acme.core.networks import Network, from_functions, from_transformed, make_networks
 from eve_acme.core.posterior import Posterior
-from eve_acme.core.update import make_learner
+from eve_acme.core.rounds import make_learner
 from eve_acme.errors import Diverged, InputError
 from eve_acme.saved import Agent, load, save
 from eve_acme.types import Transition

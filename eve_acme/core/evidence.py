@@ -20,9 +20,9 @@ import jax
 import numpy as np
 
 from eve_acme.config import EVEConfig
-from eve_acme.core import tangent
 from eve_acme.core.networks import Network
 from eve_acme.core.noise import Repeats
+from eve_acme.core.tangent_factor import Factor
 from eve_acme.core.targets import UNBOUNDED
 from eve_acme.core.units import grow, in_units
 from eve_acme.types import HostArray, SparseInput, Transition
@@ -126,10 +126,10 @@ class Evidence:
 
     def __init__(self, config: EVEConfig, network: Network):
         self._config, self._network = config, network
-        self._factor: tangent.Factor | None = None
+        self._factor: Factor | None = None
         if config.counts_inputs:
             assert network.width is not None, "with_example says it"
-            self._factor = tangent.Factor(
+            self._factor = Factor(
                 network.width,
                 network.num_actions,
                 config.omega,

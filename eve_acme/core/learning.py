@@ -12,7 +12,8 @@ from eve_acme.core import guard
 from eve_acme.core.evidence import Known
 from eve_acme.core.networks import Network
 from eve_acme.core.posterior import Posterior
-from eve_acme.core.update import Metrics, Round, can_be_sparse, compiled_learner
+from eve_acme.core.rounds import can_be_sparse, compiled_learner
+from eve_acme.core.update import Metrics, Round
 from eve_acme.types import Rounds, SparseInput
 
 

@@ -144,7 +144,7 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
 
     Args:
       config: the hyper-parameters.
-      network: the Q-network; `update.can_be_sparse` must hold.
+      network: the Q-network; `rounds.can_be_sparse` must hold.
     """
     dense = update.make_dense_learner(config, network)
     assert network.with_rows is not None

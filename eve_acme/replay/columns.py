@@ -10,7 +10,7 @@ import numpy as np
 from eve_acme.config import EVEConfig
 from eve_acme.core.evidence import MOST_ENTRIES, vector
 from eve_acme.core.networks import Network
-from eve_acme.core.update import can_be_sparse
+from eve_acme.core.rounds import can_be_sparse
 from eve_acme.types import ReplayFull, SparseInput, Transition
 
 

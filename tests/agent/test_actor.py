@@ -15,7 +15,7 @@ from eve_acme.agent.builder import EVEBuilder
 from eve_acme.config import EVEConfig
 from eve_acme.core.evidence import Evidence
 from eve_acme.core.networks import make_networks
-from eve_acme.core.update import make_learner
+from eve_acme.core.rounds import make_learner
 
 STATES = 64
 SPEC = specs.EnvironmentSpec(

@@ -7,7 +7,7 @@ import pytest
 from transitions import visit
 
 from eve_acme.config import PRESETS, EVEConfig
-from eve_acme.core import gradients, kronecker, networks, posterior, update
+from eve_acme.core import gradients, kronecker, networks, posterior, rounds, update
 from eve_acme.core.epistemic import make_epistemic
 from eve_acme.core.evidence import Evidence
 from eve_acme.core.posterior import Posterior
@@ -73,7 +73,7 @@ def test_samples_have_the_moments_that_values_states(table_specs, name):
         settings.update(omega=3.0)
     config = EVEConfig(**{**changes, **settings})
     network = networks.make_networks(table_specs, config)
-    learner, evidence = update.make_learner(config, network), Evidence(config, network)
+    learner, evidence = rounds.make_learner(config, network), Evidence(config, network)
     state = learner.init(jax.random.PRNGKey(0))
     state = update.rescale(network, state, 3.0)
     if name == "paper":
@@ -111,7 +111,7 @@ def test_values_are_those_of_observations_in_the_posteriors_units(dense_specs, n
     """As those of what is in units already, for a posterior without any."""
     config = EVEConfig(**PRESETS.get(name, {"structure": name}), hidden=(5, 4), zero_output=False)
     network = networks.make_networks(dense_specs, config)
-    learner, evidence = update.make_learner(config, network), Evidence(config, network)
+    learner, evidence = rounds.make_learner(config, network), Evidence(config, network)
     observations = np.random.default_rng(0).normal(size=(3, 2, 2)).astype(np.float32)
     evidence.add(visit(observations[0], 1), 1.0)
     units = np.array([2.0, 3.0, 8.0, 0.75], np.float32)

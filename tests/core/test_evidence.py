@@ -16,7 +16,8 @@ from eve_acme.core import evidence, networks, predictive, tangent
 from eve_acme.core.evidence import Evidence
 from eve_acme.core.networks import make_networks
 from eve_acme.core.posterior import Posterior
-from eve_acme.core.tangent import Arrow, Factor, Landmarks
+from eve_acme.core.tangent import Arrow, Landmarks
+from eve_acme.core.tangent_factor import Factor
 from eve_acme.core.targets import UNBOUNDED
 from eve_acme.types import SparseInput, Transition
 

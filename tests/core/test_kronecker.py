@@ -10,7 +10,7 @@ import pytest
 from dm_env import specs
 
 from eve_acme.config import ConfigError, EVEConfig
-from eve_acme.core import fisher, gradients, kronecker, posterior, predictive, update
+from eve_acme.core import fisher, gradients, kronecker, posterior, predictive, rounds, update
 from eve_acme.core.networks import from_functions, make_networks
 from eve_acme.core.posterior import Posterior
 from eve_acme.types import Transition
@@ -200,7 +200,7 @@ def test_an_untried_action_keeps_its_share(structure, dense_specs):
 def test_before_anything_is_seen_the_posterior_is_the_prior(structure, dense_specs):
     config = _config(structure, "unit", hidden=(5, 4))
     network = make_networks(dense_specs, config)
-    learner = update.make_learner(config, network)
+    learner = rounds.make_learner(config, network)
     state = learner.init(jax.random.PRNGKey(0))
     state = state._replace(target=_noisy(network))
     post = learner.posterior(state, 1)
@@ -385,7 +385,7 @@ def test_the_factors_are_averaged_and_decomposed_when_due():
     """After ten minibatches of one observation: A is a mean with the paper's m, which starts at
     one, and is decomposed at the beginning of the next round."""
     config = _config("input", "unit", batch_size=2, beta=0.0, bootstrap="mean")
-    learner = update.make_learner(config, LINEAR)
+    learner = rounds.make_learner(config, LINEAR)
     state = learner.init(jax.random.PRNGKey(0))
     x = np.array([1.0, 0.0, 2.0], np.float32)
     batch = Transition(
@@ -429,7 +429,7 @@ def test_a_network_that_nobody_described_is_refused():
     init, apply = hk.without_apply_rng(hk.transform(_two_layers))
     network = from_functions(lambda key: init(key, jnp.zeros(2)), apply, 3)
     with pytest.raises(ConfigError, match="structure: got 'input', allowed for this network with"):
-        update.make_learner(_config("input"), network).init(jax.random.PRNGKey(0))
+        rounds.make_learner(_config("input"), network).init(jax.random.PRNGKey(0))
 
 
 def test_the_same_normals_give_almost_the_same_sample_a_little_later():

@@ -20,7 +20,7 @@ from eve_acme.core.networks import (
     width_of,
     with_example,
 )
-from eve_acme.core.update import compiled_learner
+from eve_acme.core.rounds import compiled_learner
 from eve_acme.types import SparseInput
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

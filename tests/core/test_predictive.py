@@ -8,7 +8,7 @@ import pytest
 from transitions import visit
 
 from eve_acme.config import EVEConfig
-from eve_acme.core import posterior, predictive, update
+from eve_acme.core import posterior, predictive, rounds
 from eve_acme.core.evidence import Evidence
 from eve_acme.core.networks import make_networks
 from eve_acme.core.posterior import Posterior
@@ -168,7 +168,7 @@ def test_a_sample_reads_observations_in_its_posteriors_units(structure, dense_sp
     units = jnp.array([2.0, 0.75, 8.0, 3.0])
     assert np.all(np.abs(GRID[0].ravel()) < 4.0 * units)
     if structure != "tangent":
-        learner = update.make_learner(config, network)
+        learner = rounds.make_learner(config, network)
         post = learner.posterior(learner.init(jax.random.PRNGKey(0)), 6)
     sampler = predictive.make_sampler(config, network)
     key = jax.random.PRNGKey(3)

@@ -11,7 +11,7 @@ import pytest
 from dm_env import specs
 
 from eve_acme.config import PRESETS, EVEConfig
-from eve_acme.core import sparse_update, update
+from eve_acme.core import rounds, sparse_update, update
 from eve_acme.core.networks import make_networks
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -44,8 +44,8 @@ def _equal(config, network, make_batches, known):
     """All of the state after 60 minibatches. Adam's epsilon, of which a coasting row knows only
     the size at its start, is made too small to matter. The scale of returns changes on the way."""
     config = dataclasses.replace(config, adam_epsilon=1e-25)
-    sparse = update.make_learner(config, network, sparse=True)
-    dense = update.make_learner(config, network)
+    sparse = rounds.make_learner(config, network, sparse=True)
+    dense = rounds.make_learner(config, network)
     key = jax.random.PRNGKey(0)
     a, b = sparse.init(key), dense.init(key)
     assert isinstance(a, sparse_update.RowState) and isinstance(b, update.State)
@@ -97,7 +97,7 @@ def test_entries_equal_whole_vectors(name, entry_batches, known):
     spec = types.SimpleNamespace(
         actions=specs.DiscreteArray(3), observations=specs.Array((7,), np.float32)
     )
-    learner = update.make_learner(config, make_networks(spec, config))
+    learner = rounds.make_learner(config, make_networks(spec, config))
     step = jax.jit(learner.update)
     a = b = learner.init(jax.random.PRNGKey(0))
     rng = np.random.default_rng(0)
@@ -145,6 +145,6 @@ def test_there_is_a_twin_where_nothing_reads_whole_inputs(table_specs, dense_spe
     for specs_ in (table_specs, dense_specs):
         for structure, there in (("tangent", True), ("diagonal", True), ("input", False)):
             config = EVEConfig(structure=structure)
-            assert update.can_be_sparse(config, make_networks(specs_, config)) == there
+            assert rounds.can_be_sparse(config, make_networks(specs_, config)) == there
     paper = EVEConfig(**PRESETS["paper"])
-    assert update.can_be_sparse(paper, make_networks(table_specs, paper))
+    assert rounds.can_be_sparse(paper, make_networks(table_specs, paper))

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eve_acme.core import tangent
-from eve_acme.core.tangent import Arrow, Factor, Landmarks
+from eve_acme.core import tangent, tangent_factor
+from eve_acme.core.tangent import Arrow, Landmarks
+from eve_acme.core.tangent_factor import Factor
 from eve_acme.types import SparseInput
 
 OMEGA = 50.0
@@ -375,7 +376,7 @@ def test_a_snapshot_does_not_change(form):
 def test_more_inputs_than_landmarks(monkeypatch):
     """Shares stay within [0, 1] and finite, fall with each visit, and are small where it is
     dense with visits."""
-    monkeypatch.setattr(tangent, "MOST_LANDMARKS", 16)
+    monkeypatch.setattr(tangent_factor, "MOST_LANDMARKS", 16)
     inputs = _dense(200, 10)
     for omega in (1.0, 4e7):
         factor = Factor(10, 2, omega, LAYERS)
@@ -420,7 +421,7 @@ def test_what_lies_outside_of_landmarks_is_counted_by_hand(repeats):
     whitener = np.linalg.inv(np.linalg.cholesky(_reference_kernel(marks, marks, LAYERS)))
     seen = _reference_kernel(asked, marks, LAYERS) @ whitener.T
     outside = np.maximum(1.0 - np.sum(seen**2, axis=1), 0.0)
-    assert 0.02 < outside[2] < tangent.LANDMARK_THRESHOLD
+    assert 0.02 < outside[2] < tangent_factor.LANDMARK_THRESHOLD
     weights = OMEGA * np.array([1.0, 1.0, 1.0, 1.0 / (1.0 + OMEGA * share * outside[2])])
     told = seen[[0, 1, 2, 2]]
     precision = np.eye(2) + told.T @ (weights[:, None] * told)
@@ -448,7 +449,7 @@ def test_hashes_are_of_rounded_inputs_and_the_same_in_jax():
 def test_of_several_hashes_the_one_that_knows_least_is_right(monkeypatch):
     """With two directions to a hash most inputs share some with others, and few share all: what
     was not counted is as unknown as before if one of its hashes is its own."""
-    monkeypatch.setattr(tangent, "MOST_LANDMARKS", 2)
+    monkeypatch.setattr(tangent_factor, "MOST_LANDMARKS", 2)
     monkeypatch.setattr(tangent, "DIRECTIONS", 2)
     marks = np.array([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]], np.float32)
     asked = marks[np.arange(40) % 2] + np.random.default_rng(0).normal(0.0, 0.3, (40, 3))

@@ -12,7 +12,7 @@ from dm_env import specs
 
 from eve_acme.config import PRESETS, EVEConfig
 from eve_acme.core import adam as adam_lib
-from eve_acme.core import update
+from eve_acme.core import rounds, update
 from eve_acme.core.networks import from_functions, make_networks
 from eve_acme.core.posterior import Posterior
 from eve_acme.core.update import Round
@@ -53,7 +53,7 @@ def test_one_minibatch_by_hand(scale):
     """G = (0.5 / scale + 0.9 * max(2, 4), -1 / scale); q = (1, 6). At a scale of one, G = (4.1, -1)
     and delta = (3.1, -7)."""
     config = _config(target_period=1, n_step=3)
-    learner = update.make_learner(config, LINEAR)
+    learner = rounds.make_learner(config, LINEAR)
     state = learner.init(jax.random.PRNGKey(0))
     state, metrics = learner.update(state, BATCH, Round(1, 1.0, scale=scale))
     delta = np.array([0.5 / scale + 0.9 * 4.0 - 1.0, -1.0 / scale - 6.0])
@@ -84,7 +84,7 @@ def test_bootstraps_are_bounded_by_the_largest_return(scale, largest, best):
     """max(2, 4) at s' = 2, but no more than the largest return, in units of the scale, and
     prior_std = 0.5 above. A scale that is not known is one."""
     config = _config(prior_std=0.5)
-    learner = update.make_learner(config, LINEAR)
+    learner = rounds.make_learner(config, LINEAR)
     known = Round(1, 1.0, scale=scale)
     scale = scale or 1.0
     if largest is not None:
@@ -134,7 +134,7 @@ def test_a_round_is_learnt_in_its_units(form, structure, entry_batches, known):
     vectors = types.SimpleNamespace(
         actions=specs.DiscreteArray(3), observations=specs.Array((7,), np.float32)
     )
-    learner = update.make_learner(config, make_networks(vectors, config), sparse=form == "rows")
+    learner = rounds.make_learner(config, make_networks(vectors, config), sparse=form == "rows")
     step = jax.jit(learner.update)
     units = np.float32(2.0) ** np.array([3, 0, -2, 5, 1, -4, 2], np.float32)
     batches = entry_batches(np.random.default_rng(0), 3, 4)
@@ -161,7 +161,7 @@ def test_another_scale_leaves_the_values_that_parameters_stand_for(table_specs):
     another."""
     config = EVEConfig(zero_output=False)
     network = make_networks(table_specs, config)
-    state = update.make_learner(config, network).init(jax.random.PRNGKey(0))
+    state = rounds.make_learner(config, network).init(jax.random.PRNGKey(0))
     other = jax.tree_util.tree_map(lambda p: p + 0.1, state.params)
     state = state._replace(target=other, scale=jnp.float32(1.0))
     after = update.rescale(network, update.rescale(network, state, 2.0), 50.0)
@@ -181,7 +181,7 @@ def test_a_scale_that_was_not_known_rescales_nothing(table_specs):
     """What was learnt before the first reward is in units of the scale, whatever that will be."""
     config = EVEConfig(zero_output=False)
     network = make_networks(table_specs, config)
-    state = update.make_learner(config, network).init(jax.random.PRNGKey(0))
+    state = rounds.make_learner(config, network).init(jax.random.PRNGKey(0))
     for scale in (0.0, 0.001, 1000.0):
         after = update.rescale(network, state, scale)
         jax.tree_util.tree_map(np.testing.assert_array_equal, after.params, state.params)
@@ -194,7 +194,7 @@ def test_rewards_of_any_scale_teach_the_same(structure, table_specs, table_batch
     values."""
     config = EVEConfig(structure=structure, batches_per_step=3)
     network = make_networks(table_specs, config)
-    learner = update.make_learner(config, network)
+    learner = rounds.make_learner(config, network)
     batches = table_batches(np.random.default_rng(0), 3, 4)
     outcomes = []
     for times in (1.0, 1024.0):
@@ -247,7 +247,7 @@ def test_bootstraps_of_a_round_at_once_are_those_of_its_minibatches(
         assert update.bootstraps_are_constant(config)
         with monkeypatch.context() as patch:
             patch.setattr(update, "bootstraps_are_constant", lambda config, keep=keep: keep)
-            learner = update.make_learner(config, network, sparse)
+            learner = rounds.make_learner(config, network, sparse)
             step, state = jax.jit(learner.update), learner.init(jax.random.PRNGKey(0))
             for seed in range(2):
                 batches = table_batches(np.random.default_rng(seed), 3)
@@ -285,7 +285,7 @@ def test_adam_is_optaxs(start, shape):
 
 def test_target_period():
     config = _config(target_period=3)
-    learner = update.make_learner(config, LINEAR)
+    learner = rounds.make_learner(config, LINEAR)
     state = learner.init(jax.random.PRNGKey(0))
     start = np.asarray(state.target["m"]["theta"])
     held = []
@@ -302,7 +302,7 @@ def test_caution_by_hand(bootstrap, explore, cautious, best):
     """At s' = 2 the target's values are (6, 2) and the online ones (2, 4): lower of both (2, 2).
     G = 0.5 + 0.9 best, and the other return is -1."""
     config = _config(bootstrap=bootstrap, cautious=cautious)
-    learner = update.make_learner(config, LINEAR)
+    learner = rounds.make_learner(config, LINEAR)
     state = learner.init(jax.random.PRNGKey(0))
     state = state._replace(target={"m": {"theta": jnp.array([3.0, 1.0])}})
     _, metrics = learner.update(state, BATCH, Round(1, explore))
@@ -316,7 +316,7 @@ def test_explore_off_bootstraps_from_the_mean(table_specs, table_batches, known,
     batches = table_batches(np.random.default_rng(0))
     targets = []
     for chosen, explore in ((config, 0.0), (mean, 1.0), (config, 1.0)):
-        learner = update.make_learner(chosen, make_networks(table_specs, chosen))
+        learner = rounds.make_learner(chosen, make_networks(table_specs, chosen))
         state = learner.init(jax.random.PRNGKey(0))
         _, metrics = learner.update(state, batches, known(chosen, batches, explore=explore))
         targets.append(float(metrics.target))
@@ -357,7 +357,7 @@ def test_every_variant_changes_what_is_learnt(table_specs, table_batches, known,
     batches = table_batches(np.random.default_rng(0))
     outcomes = []
     for config in (EVEConfig(**base), EVEConfig(**{**base, **change})):
-        learner = update.make_learner(config, make_networks(table_specs, config))
+        learner = rounds.make_learner(config, make_networks(table_specs, config))
         step, state = jax.jit(learner.update), learner.init(jax.random.PRNGKey(0))
         for _ in range(2):  # The eigenbases of the first ten minibatches serve the second ten.
             state, _ = step(state, batches, known(config, batches))
@@ -375,7 +375,7 @@ def test_without_a_fisher_the_same_is_learnt(table_specs, table_batches):
     posteriors = []
     for change in ({}, {"fisher": "expected", "structure": "diagonal"}):
         config = EVEConfig(**{**PRESETS["dqn_equivalent"], **change})
-        learner = update.make_learner(config, make_networks(table_specs, config))
+        learner = rounds.make_learner(config, make_networks(table_specs, config))
         state = learner.init(jax.random.PRNGKey(0))
         state, _ = jax.jit(learner.update)(state, batches, Round(50, 1.0))
         posteriors.append(learner.posterior(state, 50)._replace(mean=state.params))
@@ -411,7 +411,7 @@ def test_q_learning_reaches_the_fixed_point():
         discount_t=jnp.tile(jnp.array([0.5, 0.5, 0.0]), (10, 1)),
         o_t=jnp.tile(jnp.array([0, 1, 1]), (10, 1)),
     )
-    learner = update.make_learner(config, network)
+    learner = rounds.make_learner(config, network)
     step = jax.jit(learner.update)
     state = learner.init(jax.random.PRNGKey(0))
     for _ in range(200):
@@ -422,7 +422,7 @@ def test_q_learning_reaches_the_fixed_point():
 
 def test_posterior_is_centred_on_the_target_and_starts_as_in_the_paper(table_specs):
     config = EVEConfig(structure="diagonal", beta=1e-10)
-    learner = update.make_learner(config, make_networks(table_specs, config))
+    learner = rounds.make_learner(config, make_networks(table_specs, config))
     state = learner.init(jax.random.PRNGKey(0))
     state = state._replace(target=jax.tree_util.tree_map(lambda p: p + 1.0, state.target))
     post = learner.posterior(state, 1)
@@ -435,7 +435,7 @@ def test_posterior_is_centred_on_the_target_and_starts_as_in_the_paper(table_spe
 def test_what_was_counted_at_the_insert_travels_with_the_posterior(table_specs):
     """The learner keeps no Fisher of its own beside it."""
     config = EVEConfig()
-    learner = update.make_learner(config, make_networks(table_specs, config))
+    learner = rounds.make_learner(config, make_networks(table_specs, config))
     state = learner.init(jax.random.PRNGKey(0))
     factor = {"any": jnp.ones(3)}
     units = np.array([2.0, 3.0])
