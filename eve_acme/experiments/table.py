@@ -257,5 +257,5 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     if not frame["finished"].astype(str).isin(("True", "False")).all():
         raise ValueError("a row is cut off")
     frame["finished"] = frame["finished"].astype(str) == "True"
-    frame["stopped"] = frame["stopped"].fillna("").astype(str)
+    frame["stopped"] = frame["stopped"].astype(object).fillna("").astype(str)
     return frame
