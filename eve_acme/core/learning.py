@@ -17,17 +17,18 @@ from eve_acme.types import Rounds, SparseInput
 
 
 def posterior_metrics(config: EVEConfig, rounds: Rounds | None) -> dict[str, float]:
-    """How sure the posterior is where the last of some rounds bootstraps from, in NumPy.
+    """Summarises the posterior's uncertainty at the next states of the last round, in NumPy.
 
     Args:
       config: the hyper-parameters.
-      rounds: of which `due` were learnt; None before the first.
+      rounds: rounds, the first `due` of which were learnt; None before the first.
 
     Returns:
-      `posterior_spread`, the standard deviation of a value there, in the units of rewards, by the
-      mean variance over next states and actions; and `effective_visits`, the median number of
-      visits without noise that would leave as much of the prior, c in `r = 1 / (1 + omega c)`.
-      NaN if nothing is bootstrapped from; nothing if the posterior does not count inputs.
+      `posterior_spread`, the standard deviation of values in units of rewards, from the mean
+      variance over next states and actions; and `effective_visits`, the median number c of visits
+      without noise that leave the same share of the prior's variance, `r = 1 / (1 + omega c)`. Both
+      are NaN if no transition of the round bootstraps. Empty if the posterior does not count
+      inputs.
     """
     if not config.counts_inputs:
         return {}
@@ -38,7 +39,7 @@ def posterior_metrics(config: EVEConfig, rounds: Rounds | None) -> dict[str, flo
     shares = rounds.shares[last][np.asarray(rounds.batches.discount_t[last]) > 0.0]
     if not shares.size:
         return unknown
-    scale = float(rounds.scale[last]) or 1.0  # As values have it until a reward was seen.
+    scale = float(rounds.scale[last]) or 1.0  # The scale of values until a non-zero reward.
     spread = config.prior_std * scale * float(np.sqrt(shares.mean()))
     visits = (1.0 / float(np.median(shares)) - 1.0) / config.omega
     return dict(posterior_spread=spread, effective_visits=visits)
@@ -101,9 +102,9 @@ class Learning:
         self._guard.add(self.rounds * self._config.batches_per_step, self.metrics.loss, rounds)
 
     def report(self) -> dict[str, Any]:
-        """What the last call showed, by name, for loggers: `Metrics` and `posterior_metrics`.
+        """Returns the metrics of the last `learn`, for loggers: `Metrics` and `posterior_metrics`.
 
-        The names are always the same, and NaN stands for what is not known yet.
+        The names do not change during a run; metrics that are not known yet are NaN.
         """
         unknown = dict.fromkeys(Metrics._fields, math.nan)
         metrics = self.metrics._asdict() if self.metrics else unknown

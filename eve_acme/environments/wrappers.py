@@ -41,36 +41,6 @@ class Wrapper(dm_env.Environment):
         return getattr(self._environment, name)
 
 
-class OneHotAsIndex(Wrapper):
-    """Replaces a one-hot observation by the index of its one, and an all-zero one by -1.
-
-    The encoding is lossless, takes a small fraction of the memory in replay and on the wire, and
-    lets the network read only a few rows of its first layer.
-    """
-
-    def __init__(self, environment: dm_env.Environment):
-        super().__init__(environment)
-        size = int(np.prod(environment.observation_spec().shape))
-        self._spec = specs.BoundedArray((), np.int32, -1, size - 1, name="index")
-
-    def reset(self) -> dm_env.TimeStep:
-        return self._indexed(self._environment.reset())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return self._indexed(self._environment.step(action))
-
-    def observation_spec(self) -> specs.BoundedArray:
-        return self._spec
-
-    def _indexed(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        flat = np.ravel(timestep.observation)
-        (ones,) = (flat != 0).nonzero()  # Several times faster than without the comparison.
-        index = ones[0] if len(ones) else -1
-        if len(ones) > 1 or (index >= 0 and flat[index] != 1):
-            raise ValueError(f"observation: got {timestep.observation!r}, allowed is one-hot")
-        return timestep._replace(observation=np.int32(index))
-
-
 class _Encoded(Wrapper):
     """Replaces observations by `_encode(observation)`."""
 
@@ -88,8 +58,29 @@ class _Encoded(Wrapper):
     def _encoded(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         return timestep._replace(observation=self._encode(timestep.observation))
 
-    def _encode(self, observation: Any) -> np.ndarray:
+    def _encode(self, observation: Any) -> Any:
         raise NotImplementedError
+
+
+class OneHotAsIndex(_Encoded):
+    """Replaces a one-hot observation by the index of its one, and an all-zero one by -1.
+
+    The encoding is lossless, takes a small fraction of the memory in replay and on the wire, and
+    lets the network read only a few rows of its first layer.
+    """
+
+    def __init__(self, environment: dm_env.Environment):
+        super().__init__(environment)
+        size = int(np.prod(environment.observation_spec().shape))
+        self._spec = specs.BoundedArray((), np.int32, -1, size - 1, name="index")
+
+    def _encode(self, observation: Any) -> np.int32:
+        flat = np.ravel(observation)
+        (ones,) = (flat != 0).nonzero()  # Several times faster than without the comparison.
+        index = ones[0] if len(ones) else -1
+        if len(ones) > 1 or (index >= 0 and flat[index] != 1):
+            raise ValueError(f"observation: got {observation!r}, allowed is one-hot")
+        return np.int32(index)
 
 
 class IndexAsOneHot(_Encoded):

@@ -63,7 +63,7 @@ def _experiments(runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for experiment, part in runs.groupby(runs["task"].str.split("/").str[0]):
         data = bsuite_frame(part)
         info = summary_analysis.BSUITE_INFO[experiment]
-        with contextlib.redirect_stdout(io.StringIO()), _older_pandas():
+        with contextlib.redirect_stdout(io.StringIO()), older_pandas():
             if experiment == "deep_sea":
                 found = {name: deep_sea_score(data, level) for name, level in THRESHOLDS.items()}
             else:
@@ -214,7 +214,7 @@ def _analysis() -> Any:
 
 
 @contextlib.contextmanager
-def _older_pandas() -> Iterator[None]:
+def older_pandas() -> Iterator[None]:
     """Lets bsuite's analysis call pandas in ways that are deprecated, or gone since pandas 2."""
     gone = not hasattr(pd.Series, "append")
     if gone:

@@ -22,7 +22,7 @@ def test_products(columns):
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_first_places():
+def test_first_occurrences():
     rows = np.random.default_rng(0).integers(-1, 8, size=40)
     expected = [list(rows).index(row) for row in rows]
     np.testing.assert_array_equal(rowwise.first_occurrences(jnp.asarray(rows)), expected)
