@@ -148,8 +148,8 @@ def read(results: pathlib.Path) -> pd.DataFrame:
     if merged.empty:
         nothing = f"got {str(results)!r}, allowed is a folder with runs, or with {FILES[0]}"
         raise damaged[0] if damaged else UsageError(f"RESULTS: {nothing}")
-    for error in damaged:
-        print(f"left out a table: {error}", file=sys.stderr)
+    for reason in damaged:
+        print(f"left out a table: {reason}", file=sys.stderr)
     return merged
 
 
