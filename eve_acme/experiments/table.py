@@ -131,26 +131,26 @@ def split_label(label: str) -> tuple[str, str]:
 
 
 def read(results: pathlib.Path) -> pd.DataFrame:
-    """The table of a folder, or of a file; raises UsageError.
+    """The table of a folder, of a folder of such folders, or of a file; raises UsageError.
 
-    Runs below a folder replace their rows in its table, and repair a table that is damaged.
+    Runs below a folder replace their rows in its tables, and repair tables that are damaged.
     """
     if not results.is_dir():
         return _read(results)
-    runs = collect(results)
-    path = _path(results)
-    if path is not None:
+    frames, damaged = [collect(results)], []
+    folders = [results, *sorted(path for path in results.iterdir() if path.is_dir())]
+    for path in [path for path in map(_path, folders) if path is not None]:
         try:
-            runs = _merged([runs, _read(path)])
+            frames.append(_read(path))
         except UsageError as error:
-            if runs.empty:
-                raise
-            print(f"left out {path}, using the runs beside it: {error}", file=sys.stderr)
-    if runs.empty:
-        raise UsageError(
-            f"RESULTS: got {str(results)!r}, allowed is a folder with runs, or with {FILES[0]}"
-        )
-    return runs
+            damaged.append(error)
+    merged = _merged(frames)
+    if merged.empty:
+        nothing = f"got {str(results)!r}, allowed is a folder with runs, or with {FILES[0]}"
+        raise damaged[0] if damaged else UsageError(f"RESULTS: {nothing}")
+    for reason in damaged:
+        print(f"left out a table: {reason}", file=sys.stderr)
+    return merged
 
 
 def read_all(results: Sequence[str]) -> pd.DataFrame:
@@ -257,5 +257,5 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     if not frame["finished"].astype(str).isin(("True", "False")).all():
         raise ValueError("a row is cut off")
     frame["finished"] = frame["finished"].astype(str) == "True"
-    frame["stopped"] = frame["stopped"].fillna("").astype(str)
+    frame["stopped"] = frame["stopped"].astype(object).fillna("").astype(str)
     return frame

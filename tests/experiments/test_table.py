@@ -102,6 +102,16 @@ def test_a_table_that_was_cut_off_is_made_again_from_its_runs_or_refused(results
     assert path.read_bytes() == damaged
 
 
+def test_a_folder_of_folders_with_tables(results, tmp_path_factory):
+    whole, parent = table.read(results), tmp_path_factory.mktemp("parent")
+    for agent in ("eve", "dqn"):
+        (parent / agent).mkdir()
+        whole[whole["agent"] == agent].to_csv(parent / agent / "table.csv.gz", index=False)
+    (parent / "notes").mkdir()
+    found = table.read(parent)
+    assert sorted(found["agent"]) == ["dqn", "eve", "eve"]
+
+
 def test_a_table_of_something_else_is_refused(tmp_path):
     (tmp_path / "table.csv").write_text("agent,score\neve,1\n")
     with pytest.raises(UsageError, match="it has no column setting"):

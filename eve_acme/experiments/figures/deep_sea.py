@@ -34,7 +34,7 @@ def ends_of(rows: pd.DataFrame) -> pd.DataFrame:
     ends = table.ends(rows[rows["finished"]])
     return ends.assign(
         solved=ends["solved_20"].notna(),
-        episodes_to_solve=ends["solved_20"].fillna(ends["episode"]),
+        episodes_to_solve=ends["solved_20"].astype(float).fillna(ends["episode"]),
     )
 
 
