@@ -90,9 +90,14 @@ class Learner(Node):
             failed=self._failed,
             posteriors_served=self._served,
             posterior_bytes=self._served_bytes,
-            device=", ".join(map(devices.label, metrics["loss"].devices())) if metrics else None,
+            device=self._device(),
             **{name: float(x) for name, x in metrics.items() if np.isfinite(x)},  # As JSON has it.
         )
+
+    def _device(self) -> str | None:
+        """The device that the newest loss is on; None before the first round."""
+        metrics = self._learner.metrics
+        return ", ".join(map(devices.label, metrics.loss.devices())) if metrics else None
 
     def save(self) -> None:
         """Writes a checkpoint, and the agent as `eve_acme.load` reads it; none of what failed."""

@@ -31,6 +31,8 @@ _STATUS = (
     ("episodes_planned", "gauge", "of_episodes", "Episodes after which the run ends"),
     ("n", "gauge", "n", "Observations of the posterior"),
     ("loss", "gauge", "loss", "Loss of the newest round"),
+    ("posterior_spread", "gauge", "posterior_spread", "Standard deviation of a value"),
+    ("effective_visits", "gauge", "effective_visits", "Median effective visits of an action"),
     ("replay_steps", "gauge", "replay_size", "Steps in replay"),
     ("replay_bytes", "gauge", "replay_bytes", "Bytes of the steps in replay"),
     ("recent_return", "gauge", "recent_return", "Mean return of the last episodes"),
