@@ -1,19 +1,95 @@
-"""The learner as an object: holds the state, and switches between the sparse and dense updates."""
+"""The jitted learner of several rounds, and an object that holds its state and switches between the
+sparse and dense updates."""
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from eve_acme.config import EVEConfig
-from eve_acme.core import guard
+from eve_acme.core import guard, sparse_update
 from eve_acme.core.evidence import Known
 from eve_acme.core.networks import Network
+from eve_acme.core.packing import Packed, Packing
 from eve_acme.core.posterior import Posterior
-from eve_acme.core.update import Metrics, Round, can_be_sparse, compiled_learner
-from eve_acme.types import Rounds, SparseInput
+from eve_acme.core.update import Metrics, Round, can_be_sparse, make_learner
+from eve_acme.types import Array, Rounds, SparseInput, Transition
+
+
+class RoundsLearner(NamedTuple):
+    """A learner that learns several rounds in one call, with its state packed into few arrays.
+
+    Attributes:
+      init: `key -> Packed`.
+      learn: `(state, batches [R, k, B, ...], Round [R, ...], count, units) -> (state, metrics)`.
+        Learns the first `count` rounds in order. The result does not depend, to the last bit, on
+        how rounds are divided into calls.
+      posterior: `(state, n, tangent, units) -> Posterior`.
+      dense: `state -> Packed`, the state of the equivalent dense learner.
+    """
+
+    init: Callable[[jax.Array], Packed]
+    learn: Callable[..., tuple[Packed, Metrics]]
+    posterior: Callable[..., Posterior]
+    dense: Callable[[Packed], Packed]
+
+
+@functools.lru_cache(maxsize=16)
+def compiled_learner(config: EVEConfig, network: Network, sparse: bool = False) -> RoundsLearner:
+    """Builds the jitted learner; cached, so that a process compiles it once.
+
+    `learn` donates its state argument. `posterior` copies, because an output that aliases the state
+    would be donated with it.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      sparse: whether to use the row-sparse twin.
+    """
+    pure = rounds_learner(config, network, sparse)
+    return RoundsLearner(
+        init=jax.jit(pure.init),
+        learn=jax.jit(pure.learn, donate_argnums=0),
+        posterior=jax.jit(lambda *args: jax.tree_util.tree_map(jnp.copy, pure.posterior(*args))),
+        dense=jax.jit(pure.dense),
+    )
+
+
+def rounds_learner(config: EVEConfig, network: Network, sparse: bool = False) -> RoundsLearner:
+    """Extends `make_learner` to several rounds in one call; not jitted. Args are the same."""
+    pure = make_learner(config, network, sparse)
+    key = jax.random.PRNGKey(0)
+    packing = Packing(jax.eval_shape(pure.init, key))
+
+    def learn(
+        packed: Packed, batches: Transition, rounds: Round, count: Array, units: Any = ()
+    ) -> tuple[Packed, Metrics]:
+        def one(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
+            state, sums = carry
+            batch, round_i = jax.tree_util.tree_map(lambda leaf: leaf[i], (batches, rounds))
+            state, metrics = pure.update(state, batch, round_i._replace(units=units))
+            return state, jax.tree_util.tree_map(jnp.add, sums, metrics)
+
+        start = packing.unpack(packed), Metrics(*(jnp.zeros(()) for _ in Metrics._fields))
+        state, sums = jax.lax.fori_loop(0, count, one, start)
+        return packing.pack(state), jax.tree_util.tree_map(lambda sum: sum / count, sums)
+
+    def dense(packed: Packed) -> Packed:
+        state = packing.unpack(packed)
+        if sparse:
+            state = sparse_update.to_dense(config, state)
+        return Packing(state).pack(state)
+
+    return RoundsLearner(
+        init=lambda key: packing.pack(pure.init(key)),
+        learn=learn,
+        posterior=lambda state, *known: pure.posterior(packing.unpack(state), *known),
+        dense=dense,
+    )
 
 
 def posterior_metrics(config: EVEConfig, rounds: Rounds | None) -> dict[str, float]:

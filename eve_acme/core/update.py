@@ -19,7 +19,6 @@ from eve_acme.core import kronecker, predictive, sampled_outputs, targets
 from eve_acme.core.adam import adam, adam_step
 from eve_acme.core.gradients import gradients
 from eve_acme.core.networks import Network, reads_rows
-from eve_acme.core.packing import Packed, Packing
 from eve_acme.core.posterior import Posterior
 from eve_acme.core.rowwise import elementwise
 from eve_acme.types import Array, Params, Transition
@@ -117,82 +116,13 @@ def make_learner(config: EVEConfig, network: Network, sparse: bool = False) -> L
 
 
 def can_be_sparse(config: EVEConfig, network: Network) -> bool:
-    """Whether the network has a row-sparse learner."""
-    return network.with_rows is not None and reads_rows(config)
-
-
-class RoundsLearner(NamedTuple):
-    """A learner that learns several rounds in one call, with its state packed into few arrays.
-
-    Attributes:
-      init: `key -> Packed`.
-      learn: `(state, batches [R, k, B, ...], Round [R, ...], count, units) -> (state, metrics)`.
-        Learns the first `count` rounds in order. The result does not depend, to the last bit, on
-        how rounds are divided into calls.
-      posterior: `(state, n, tangent, units) -> Posterior`.
-      dense: `state -> Packed`, the state of the equivalent dense learner.
-    """
-
-    init: Callable[[jax.Array], Packed]
-    learn: Callable[..., tuple[Packed, Metrics]]
-    posterior: Callable[..., Posterior]
-    dense: Callable[[Packed], Packed]
-
-
-@functools.lru_cache(maxsize=16)
-def compiled_learner(config: EVEConfig, network: Network, sparse: bool = False) -> RoundsLearner:
-    """Builds the jitted learner; cached, so that a process compiles it once.
-
-    `learn` donates its state argument. `posterior` copies, because an output that aliases the state
-    would be donated with it.
+    """Whether the network has a row-sparse learner.
 
     Args:
-      config: the hyper-parameters.
-      network: the Q-network.
-      sparse: whether to use the row-sparse twin.
+      config: the hyper-parameters; the posterior's structure must work with sparse inputs.
+      network: the Q-network; its first layer must read the observation itself.
     """
-    pure = rounds_learner(config, network, sparse)
-    return RoundsLearner(
-        init=jax.jit(pure.init),
-        learn=jax.jit(pure.learn, donate_argnums=0),
-        posterior=jax.jit(lambda *args: jax.tree_util.tree_map(jnp.copy, pure.posterior(*args))),
-        dense=jax.jit(pure.dense),
-    )
-
-
-def rounds_learner(config: EVEConfig, network: Network, sparse: bool = False) -> RoundsLearner:
-    """Extends `make_learner` to several rounds in one call; not jitted. Args are the same."""
-    pure = make_learner(config, network, sparse)
-    key = jax.random.PRNGKey(0)
-    packing = Packing(jax.eval_shape(pure.init, key))
-
-    def learn(
-        packed: Packed, batches: Transition, rounds: Round, count: Array, units: Any = ()
-    ) -> tuple[Packed, Metrics]:
-        def one(i: Array, carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
-            state, sums = carry
-            batch, round_i = jax.tree_util.tree_map(lambda leaf: leaf[i], (batches, rounds))
-            state, metrics = pure.update(state, batch, round_i._replace(units=units))
-            return state, jax.tree_util.tree_map(jnp.add, sums, metrics)
-
-        start = packing.unpack(packed), Metrics(*(jnp.zeros(()) for _ in Metrics._fields))
-        state, sums = jax.lax.fori_loop(0, count, one, start)
-        return packing.pack(state), jax.tree_util.tree_map(lambda sum: sum / count, sums)
-
-    def dense(packed: Packed) -> Packed:
-        from eve_acme.core import sparse_update
-
-        state = packing.unpack(packed)
-        if sparse:
-            state = sparse_update.to_dense(config, state)
-        return Packing(state).pack(state)
-
-    return RoundsLearner(
-        init=lambda key: packing.pack(pure.init(key)),
-        learn=learn,
-        posterior=lambda state, *known: pure.posterior(packing.unpack(state), *known),
-        dense=dense,
-    )
+    return network.with_rows is not None and reads_rows(config)
 
 
 def make_dense_learner(config: EVEConfig, network: Network) -> Learner:

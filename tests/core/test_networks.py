@@ -11,6 +11,7 @@ from dm_env import specs
 
 from eve_acme.config import EVEConfig
 from eve_acme.core.acting import make_packed_policy, make_policy
+from eve_acme.core.learning import compiled_learner
 from eve_acme.core.networks import (
     Rows,
     from_functions,
@@ -20,7 +21,6 @@ from eve_acme.core.networks import (
     width_of,
     with_example,
 )
-from eve_acme.core.update import compiled_learner
 from eve_acme.types import SparseInput
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

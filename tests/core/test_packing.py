@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eve_acme.config import PRESETS, EVEConfig
-from eve_acme.core import update
+from eve_acme.core import learning, update
 from eve_acme.core.networks import make_networks
 from eve_acme.core.packing import SMALL, PackedTree, Packing
 
@@ -56,7 +56,7 @@ def test_several_rounds_in_one_call_are_rounds_one_by_one(
     config = EVEConfig(**VARIANTS[name])
     network = make_networks(table_specs, config)
     plain = update.make_learner(config, network, sparse)
-    several = update.compiled_learner(config, network, sparse)
+    several = learning.compiled_learner(config, network, sparse)
     rng = np.random.default_rng(0)
     rounds = [table_batches(rng) for _ in range(5)]
     about = []
@@ -91,7 +91,7 @@ def test_several_rounds_in_one_call_are_rounds_one_by_one(
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6 * max(1.0, np.max(np.abs(y))))
 
     start = several.init(jax.random.PRNGKey(0))
-    learn = update.rounds_learner(config, network, sparse).learn
+    learn = learning.rounds_learner(config, network, sparse).learn
     b, metrics = exact(learn, start, *stacked(range(5)), 5)
     if name != "input":
         jax.tree_util.tree_map(close, several.posterior(b, 50), plain.posterior(a, 50))
@@ -106,7 +106,7 @@ def test_the_sparse_state_goes_on_as_a_dense_one(table_specs, table_batches, kno
     """Two rounds by rows and two dense ones, against four dense ones."""
     config = EVEConfig(adam_epsilon=1e-20)
     network = make_networks(table_specs, config)
-    sparse, dense = (update.compiled_learner(config, network, s) for s in (True, False))
+    sparse, dense = (learning.compiled_learner(config, network, s) for s in (True, False))
     batches = table_batches(np.random.default_rng(0))
     arguments = jax.tree_util.tree_map(
         lambda leaf: np.stack([leaf, leaf]), (batches, known(config, batches))
