@@ -79,12 +79,14 @@ class New(NamedTuple):
       place: `[2]`, for one trajectory the number of its writer, and its number among that writer's
         trajectories.
       everything: True if these are all transitions that replay has held so far.
+      extras: `[m, ...]`, of each transition's first step; () for none, as EVE's own actor writes.
     """
 
     transitions: Transition
     returns: Any
     place: Any = ()
     everything: Any = ()
+    extras: Any = ()
 
 
 class Rounds(NamedTuple):

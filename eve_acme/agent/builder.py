@@ -5,6 +5,7 @@ It inherits from neither, since the two Acmes share no base class that both of t
 
 import dataclasses
 from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import jax
 import reverb
@@ -35,6 +36,8 @@ class EVEBuilder:
       sampling: 'streamed', the learner reads every trajectory once and draws minibatches from its
         own memory; or 'sampled', Reverb draws them, which is slower.
       ahead: trajectories (of up to ten steps) that actors may be in front of a streamed learner.
+      extras_spec: a tree of specs of what an actor of your own gives the adder as extras, for other
+        readers of the tables: EVE learns from none. They come on top of `replay_megabytes`.
     """
 
     def __init__(
@@ -44,10 +47,12 @@ class EVEBuilder:
         limited: bool = True,
         sampling: str = "streamed",
         ahead: int = replay.AHEAD,
+        extras_spec: Any = (),
     ):
         self._config = config
         self._episodes_so_far = episodes_so_far
         self._mode = replay.make_mode(sampling, limited, ahead)
+        self._extras = extras_spec
 
     @property
     def limited(self) -> bool:
@@ -58,7 +63,7 @@ class EVEBuilder:
         self, environment_spec: specs.EnvironmentSpec, policy: Behaviour | None = None
     ) -> list[reverb.Table]:
         """Replay's tables."""
-        return replay.make_tables(self._config, environment_spec, self._mode)
+        return replay.make_tables(self._config, environment_spec, self._mode, self._extras)
 
     def make_dataset_iterator(
         self, replay_client: reverb.Client
@@ -73,7 +78,9 @@ class EVEBuilder:
         policy: Behaviour | None = None,
     ) -> replay.Adder:
         """The writer of trajectories."""
-        return replay.Adder(replay_client, self._config, environment_spec, self._mode)
+        return replay.Adder(
+            replay_client, self._config, environment_spec, self._mode, extras_spec=self._extras
+        )
 
     def make_actor(
         self,

@@ -79,7 +79,7 @@ def make_mode(sampling: str = "streamed", limited: bool = True, ahead: int = AHE
     return Mode(sampling, limited, steps, ahead)
 
 
-def signature(environment_spec: Any) -> New:
+def signature(environment_spec: Any, extras_spec: Any = ()) -> New:
     """Of the trajectories: columns `[T, ...]`, and where the trajectory belongs."""
     stored = stored_spec(environment_spec)
 
@@ -97,11 +97,12 @@ def signature(environment_spec: Any) -> New:
         ),
         returns=column(stored.reward),
         place=tf.TensorSpec((2,), np.int64),
+        extras=jax.tree_util.tree_map(column, extras_spec),
     )
 
 
 def make_tables(
-    config: EVEConfig, environment_spec: specs.EnvironmentSpec, mode: Mode
+    config: EVEConfig, environment_spec: specs.EnvironmentSpec, mode: Mode, extras_spec: Any = ()
 ) -> list[reverb.Table]:
     """The tables. Unless `limited`, whoever drives the agent has to keep the ratio of samples."""
     rounds = rounds_per_item(config)
@@ -140,7 +141,7 @@ def make_tables(
             max_size=max_size,
             max_times_sampled=times,
             rate_limiter=limiter,
-            signature=signature(environment_spec),
+            signature=signature(environment_spec, extras_spec),
         )
 
     return [
@@ -165,13 +166,15 @@ class Writer:
         if self._writer is None:
             self._writer = self._client.trajectory_writer(num_keep_alive_refs=Mode().steps)
         size = len(new.returns)
-        leaves, structure = jax.tree_util.tree_flatten((new.transitions, new.returns))
+        columns = (new.transitions, new.returns, new.extras)
+        leaves, structure = jax.tree_util.tree_flatten(columns)
         for t in range(size):
             row = structure.unflatten([leaf[t] for leaf in leaves])
             self._writer.append(dict(row=row, place=new.place if t == size - 1 else None))
         history = self._writer.history
-        transitions, returns = jax.tree_util.tree_map(lambda c: c[-size:], history["row"])
-        trajectory = New(transitions, returns, place=history["place"][-1])
+        written = jax.tree_util.tree_map(lambda column: column[-size:], history["row"])
+        transitions, returns, extras = written
+        trajectory = New(transitions, returns, place=history["place"][-1], extras=extras)
         for table in tables:
             self._writer.create_item(table, 1.0, trajectory)
 
@@ -206,8 +209,9 @@ class Adder(base.Adder):
         environment_spec: specs.EnvironmentSpec,
         mode: Mode,
         tables: Sequence[str] = (REPLAY, STREAM),
+        extras_spec: Any = (),
     ):
-        self._tables, self._steps = tables, mode.steps
+        self._tables, self._steps, self._extras = tables, mode.steps, extras_spec
         self._writer = Writer(client)
         self._make_windows = lambda: Windows(config.n_step, config.discount, config.subsample)
         self._windows = self._make_windows()
@@ -215,7 +219,7 @@ class Adder(base.Adder):
         self._check = checks.TimestepCheck(environment_spec.observations)
         self._env_steps = 0
         self._observation: Any = None
-        self._rows: list[tuple[Transition, np.float32]] = []
+        self._rows: list[tuple[Transition, np.float32, Any]] = []
         # Later ones are larger, so that the order of places is that of writers, too.
         self.life = time.time_ns() // 2**16 * 2**16 + secrets.randbits(16)
         self.transitions = self.items = 0
@@ -226,14 +230,17 @@ class Adder(base.Adder):
         self._observation = self._cast(timestep.observation)
 
     def add(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = ()) -> None:
-        """Adds a step; raises InputError for extras, which the tables have no columns for."""
-        if jax.tree_util.tree_leaves(extras):
-            raise InputError(f"extras: got {extras!r}, allowed is (): EVE learns from no extras")
+        """Adds a step; raises InputError for extras that the tables have no columns for.
+
+        A transition has the extras of its first step, as in Acme. The learner reads none of them.
+        """
+        extras = self._checked(extras)
         self._env_steps += 1
         self._check(next_timestep, self._env_steps)
         after = next_timestep._replace(observation=self._cast(next_timestep.observation))
-        complete = self._windows.add(self._observation, action, after)
-        for row in zip(complete, self._windows.returns, strict=True):
+        windows = self._windows
+        complete = windows.add(self._observation, action, after, extras)
+        for row in zip(complete, windows.returns, windows.extras, strict=True):
             self._rows.append(row)
             if len(self._rows) == self._steps:
                 self._write()
@@ -243,9 +250,10 @@ class Adder(base.Adder):
 
     def _write(self) -> None:
         """Makes one item in each table of the rows so far; returns when they are there."""
-        transitions, returns = jax.tree_util.tree_map(lambda *rows: np.stack(rows), *self._rows)
+        columns = jax.tree_util.tree_map(lambda *rows: np.stack(rows), *self._rows)
+        transitions, returns, extras = columns
         place = np.array([self.life, self.items], np.int64)
-        self._insert(New(transitions, returns, place))
+        self._insert(New(transitions, returns, place, extras=extras))
         self.items += 1
         self.transitions += len(self._rows)
         self._rows = []
@@ -261,6 +269,21 @@ class Adder(base.Adder):
     def close(self) -> None:
         """Lets go of the server, while it still answers."""
         self._writer.close()
+
+    def _checked(self, extras: Any) -> Any:
+        """Extras as the tables have them; raises InputError."""
+        if not jax.tree_util.tree_leaves((self._extras, extras)):
+            return ()
+
+        def checked(spec: Any, value: Any) -> np.ndarray:
+            return spec.validate(np.asarray(value).astype(spec.dtype, casting="same_kind"))
+
+        try:
+            return jax.tree_util.tree_map(checked, self._extras, extras)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"extras: got {extras!r}, allowed is {self._extras!r}, as EVEBuilder's extras_spec"
+            ) from None
 
     def _cast(self, observation: Any) -> Any:
         return jax.tree_util.tree_map(
@@ -329,8 +352,8 @@ def draw(client: reverb.Client, table: str, count: int) -> Generator[tuple[New, 
     """So many trajectories of a table, each with Reverb's `SampleInfo`; waits for them."""
     samples = client.sample(table, count, emit_timesteps=False, unpack_as_table_signature=True)
     for sample in samples:  # Whose types are as TensorFlow has read them from the signature.
-        transitions, returns, place, _ = sample.data
-        yield New(Transition(*transitions), returns, place), sample.info
+        transitions, returns, place, _, extras = sample.data
+        yield New(Transition(*transitions), returns, place, extras=extras), sample.info
 
 
 def joined(trajectories: Sequence[New], **fields: Any) -> New:

@@ -70,13 +70,13 @@ def chaos(args: argparse.Namespace) -> int:
     """The command: exit code 0 if work always went on and no step was lost or counted twice."""
     if args.kills < 1:
         raise UsageError(f"--kills: got {args.kills}, allowed is a whole number from 1")
-    packages.require("eve chaos", *packages.ACME)
     directory = plan_lib.new_directory(args.out, "runs/chaos")
     words = ["launch", args.task, "--actors", str(args.actors), "--seed", str(args.seed)]
     words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]
     run = launch_lib.new(args.parse(words))
     names = _targets(run, args.roles)
     launch_lib.check_room(dataclasses.replace(run, steps=1))  # It ends long before its episodes.
+    packages.require("eve chaos", *packages.ACME)
     try:
         kills = _run(run, names, args.kills, random.Random(args.seed))
     except GaveUp as error:
@@ -86,7 +86,7 @@ def chaos(args: argparse.Namespace) -> int:
     for kill in kills:
         after = "never" if kill.seconds is None else f"{kill.seconds:.1f} s"
         print(f"{kill.name!s:<16}{after:>20}{kill.lost:>12}")
-    exact = _accounts(run)
+    exact = accounts_agree(run)
     good = exact and len(kills) == args.kills
     good = good and all(kill.seconds is not None and not kill.lost for kill in kills)
     print("all went on, nothing lost, n exact" if good else "FAILED")
@@ -115,7 +115,7 @@ def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> lis
             start = _wait(run, supervisor, deadline, lambda status: bool(status["rounds"]))
             killed_at: dict[NodeName, list[float]] = {name: [] for name in names}
             while start is not None and len(kills) < count:
-                allowed = [name for name in names if _may_die(killed_at[name])]
+                allowed = [name for name in names if may_die(killed_at[name])]
                 if not allowed:
                     supervisor.look()
                     time.sleep(0.5)
@@ -136,7 +136,7 @@ def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> lis
     return kills
 
 
-def _may_die(killed_at: list[float]) -> bool:
+def may_die(killed_at: list[float]) -> bool:
     """Whether one more kill leaves a node below what ends a run, rightly, as hopeless."""
     since = time.monotonic() - DEATHS_SECONDS - 1.0
     return sum(at > since for at in killed_at) < MOST_DEATHS - 1
@@ -198,7 +198,7 @@ def _read(run: Run) -> dict[str, Any] | None:
         return None
 
 
-def _accounts(run: Run) -> bool:
+def accounts_agree(run: Run) -> bool:
     """Holds the accounts of replay, learner, counter and journal against each other."""
     summary = json.loads((run.directory / "summary.json").read_text())
     steps, places, played, episodes = 0, set(), 0, set()

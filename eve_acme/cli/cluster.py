@@ -14,8 +14,8 @@ import sys
 import time
 from typing import Any
 
-from eve_acme.cli import launch as launch_lib
-from eve_acme.cli import node as node_lib
+from eve_acme.cli import cluster_files
+from eve_acme.cli.cluster_files import check_actors, checked_run
 from eve_acme.cli.outcome import files_in
 from eve_acme.distributed.program import ROLES
 from eve_acme.errors import UsageError
@@ -28,6 +28,8 @@ EXAMPLES = """examples:
   eve cluster up --actors 8 --out DIR -- deep_sea:size=20 --seed 3
   eve cluster scale 16
   eve cluster logs learner
+  eve cluster manifests --actors 16 --replay-megabytes 4096 --out DIR -- deep_sea:size=20
+  eve cluster slurm --actors 16 --nodes 4 --folder DIR --out job.sh -- deep_sea:size=20
 """
 
 
@@ -35,10 +37,11 @@ def add_parser(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "cluster",
-        help="a run on the hosts of a Docker Swarm",
+        help="a run on the hosts of a Docker Swarm, on Kubernetes or under Slurm",
         description="Runs the agent on the hosts of a Docker Swarm, of which this is a manager;\n"
         "docker/README.md says how to make one. 'up' waits for the run's end, copies its folder\n"
-        "to DIR and takes the stack down; after Ctrl-C the run goes on, and 'wait' waits again.",
+        "to DIR and takes the stack down; after Ctrl-C the run goes on, and 'wait' waits again.\n"
+        "'manifests' and 'slurm' write files for Kubernetes and Slurm, and start nothing.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -68,16 +71,12 @@ def add_parser(commands: Any) -> None:
     )
     add("scale", scale, "change the number of actors").add_argument("actors", type=int)
     add("down", down, "end it; what it has learnt stays in its volumes, and 'up' goes on with it")
+    cluster_files.add_actions(add)
 
 
 def up(args: argparse.Namespace) -> int:
     """Deploys the stack, and waits for the run's end; gives the run's exit code."""
-    launch_args = args.parse(["launch", *args.rest])
-    if launch_args.out is not None:
-        raise UsageError("--out: got a value after --, allowed is one before it")
-    run = launch_lib.run_of(launch_args, pathlib.Path(args.out))
-    launch_lib.check_room(run)
-    check_actors(args.actors, run.actors if launch_args.actors else node_lib.MOST_ACTORS)
+    checked_run(args, args.rest)
     _check_out(args.out)
     _check_swarm()
     words = dict(EVE_LAUNCH=shlex.join(args.rest), EVE_IMAGE=args.image)
@@ -154,12 +153,6 @@ def down(args: argparse.Namespace) -> int:
             break
         time.sleep(0.5)
     return 0
-
-
-def check_actors(actors: int, most: int) -> None:
-    """Raises UsageError unless so many may join."""
-    if not 1 <= actors <= most:
-        raise UsageError(f"--actors: got {actors}, allowed is a whole number from 1 to {most}")
 
 
 def newest_task(service: str) -> tuple[str, str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from eve_acme.errors import UsageError
-from eve_acme.experiments import table
+from eve_acme.experiments import plan, table
 from eve_acme.experiments.figures import FIGURES, Request, draw, style
 from eve_acme.files import write_atomically
 
@@ -18,7 +18,8 @@ def add_parser(commands: Any) -> None:
         "figure",
         help="draw a figure of stored results",
         description="Draws one figure from the tables and runs of RESULTS (folders of 'eve sweep', "
-        "'eve run' or 'eve launch', or table.csv.gz files) into DIR/NAME.png and DIR/NAME.svg. "
+        "'eve run' or 'eve launch', or table.csv.gz files) into DIR/NAME.png and DIR/NAME.svg "
+        "(with --task, --size and --threshold in their names). "
         "NAME is radar (bsuite's tags), scores (bsuite's experiments, with intervals), failures "
         "(bad episodes of a Deep Sea), sizes and encodings (episodes to solve), ablations, "
         "sensitivity, curves (returns on one task), or spread (of a folder of 'eve probe').",
@@ -62,11 +63,20 @@ def run(args: argparse.Namespace) -> int:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for suffix, data in files.items():
-            write_atomically(directory / f"{args.name}.{suffix}", data)
-            print(directory / f"{args.name}.{suffix}")
+            path = directory / f"{_stem(args)}.{suffix}"
+            write_atomically(path, data)
+            print(path)
     except OSError as error:
         raise UsageError(f"--out: got {args.out!r}, allowed is a folder ({error})") from None
     return 0
+
+
+def _stem(args: argparse.Namespace) -> str:
+    """The files' name: the figure's, and what was chosen."""
+    chosen = [args.name]
+    chosen += [plan.folder_name(args.task)] if args.task else []
+    chosen += [str(args.size)] if args.size else []
+    return "-".join([*chosen, *(["10"] if args.threshold == "10" else [])])
 
 
 def _frame(args: argparse.Namespace) -> pd.DataFrame:

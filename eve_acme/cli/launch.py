@@ -15,10 +15,11 @@ from typing import Any
 from eve_acme.cli import options, outcome, settings
 from eve_acme.config import ConfigError
 from eve_acme.distributed import audit
+from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run, seed_of
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
 from eve_acme.errors import InputError, UsageError
-from eve_acme.experiments import engines, packages, run_page, tasks
+from eve_acme.experiments import devices, engines, packages, run_page, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.folder import locked
 from eve_acme.experiments.view import View
@@ -85,6 +86,8 @@ def add_parser(commands: Any) -> None:
         help="keep a core for learning, and all else away from it: for few cores and one run",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    options.add_device(parser, "where the learner computes; all else stays on the CPU")
+    options.add_metrics(parser)
     options.add_settings(parser)
     options.add_config(parser)
     parser.set_defaults(command=launch, agent=None, engine=None)
@@ -92,6 +95,8 @@ def add_parser(commands: Any) -> None:
 
 def launch(args: argparse.Namespace) -> int:
     """The command; gives the exit code."""
+    if args.launch_type == "local_mp":
+        devices.stay_on_cpu()  # The launcher; a learner's process has a say of its own.
     run = _resumed(args) if args.resume else new(args)
     if args.print_config:
         print(settings.text(run.plan, args.preset), end="")
@@ -99,6 +104,16 @@ def launch(args: argparse.Namespace) -> int:
     check_room(run)
     packages.require("eve launch", *packages.ACME)
     cores = learner_cores(args)
+    check_device(args)
+    with options.metrics_endpoint(args) as endpoint:
+        code = _run_in_folder(run, args, cores, endpoint)
+    return show(run) or code
+
+
+def _run_in_folder(
+    run: Run, args: argparse.Namespace, cores: Set[int], endpoint: Endpoint | None
+) -> int:
+    """Locks the run's folder, and runs it until it has ended; gives the exit code."""
     addresses = free_addresses(args.port)
     try:
         run.directory.mkdir(parents=True, exist_ok=True)
@@ -108,15 +123,13 @@ def launch(args: argparse.Namespace) -> int:
             if args.launch_type == "local_mt":
                 from eve_acme.distributed import threads
 
-                code = threads.run(run, args.quiet)
-            else:
-                code = supervised(run, addresses, args.quiet, cores)
+                return threads.run(run, args.quiet, endpoint)
+            return supervised(run, addresses, args.quiet, cores, endpoint)
     except BrokenPipeError:
         raise
     except OSError as error:
         how = f"eve launch --resume {run.directory}"
         raise plan_lib.cannot_write(run.directory, error, how) from None
-    return show(run) or code
 
 
 def learner_cores(args: argparse.Namespace) -> set[int]:
@@ -132,8 +145,24 @@ def learner_cores(args: argparse.Namespace) -> set[int]:
     return {cores[0]}
 
 
+def check_device(args: argparse.Namespace) -> None:
+    """Raises UsageError unless the learner can be given its device."""
+    if args.learner_device is None:
+        return
+    if args.launch_type != "local_mp":
+        raise UsageError(
+            f"--learner-device: got {args.learner_device!r} with --launch-type {args.launch_type}, "
+            "allowed is local_mp: threads share a device"
+        )
+    devices.check_apart(args.learner_device)
+
+
 def supervised(
-    run: Run, addresses: dict[str, str], quiet: bool, cores: Set[int] = frozenset()
+    run: Run,
+    addresses: dict[str, str],
+    quiet: bool,
+    cores: Set[int] = frozenset(),
+    endpoint: Endpoint | None = None,
 ) -> int:
     """Runs it as processes until it has ended, only learning on `cores`; gives the exit code."""
     received: list[int] = []
@@ -150,6 +179,10 @@ def supervised(
         with View(run.directory, run.plan.config.samples_per_insert, quiet) as view:
             view.say(f"starting {len(node_names(run))} processes; logs: {run.directory}/logs")
             with Supervisor(run, addresses, cores) as supervisor:
+                if endpoint is not None:
+                    view.say(f"metrics: {endpoint.url}/metrics")
+                    per_round = run.plan.config.batches_per_step
+                    endpoint.serve(view.window, per_round, supervisor.restarts_by_node)
                 known = 0
                 while not supervisor.look():
                     view.update()
@@ -212,9 +245,8 @@ def new(args: argparse.Namespace) -> Run:
 def run_of(args: argparse.Namespace, directory: pathlib.Path) -> Run:
     """The same, in a folder that is not looked at."""
     plan = dataclasses.replace(options.plan_of(args), engine="launchpad")
-    return Run(
-        plan, directory=directory, **checked_shape(args, actors=2, steps=None, ahead=Run.ahead)
-    )
+    shape = checked_shape(args, actors=2, steps=None, ahead=Run.ahead)
+    return Run(plan, directory=directory, learner_device=args.learner_device, **shape)
 
 
 def _resumed(args: argparse.Namespace) -> Run:
@@ -226,7 +258,8 @@ def _resumed(args: argparse.Namespace) -> Run:
             f"--resume: got a run of 'eve run', allowed is one of 'eve launch' ({directory})"
         )
     shape = dict(actors=saved["actors"], steps=saved["steps"], ahead=saved.get("ahead", Run.ahead))
-    run = Run(plan, directory=directory, **checked_shape(args, **shape))
+    shape = checked_shape(args, **shape)
+    run = Run(plan, directory=directory, learner_device=args.learner_device, **shape)
     try:
         changed = audit.reconcile(run)
     except (Damaged, OSError) as error:

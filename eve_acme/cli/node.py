@@ -21,12 +21,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from eve_acme.cli import launch as launch_lib
+from eve_acme.cli import options
 from eve_acme.distributed import node as base
 from eve_acme.distributed import program
+from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.program import ADDRESSES, ROLES
 from eve_acme.errors import InputError, UsageError
-from eve_acme.experiments import packages, tasks
+from eve_acme.experiments import devices, packages, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.view import View
 
@@ -74,6 +76,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--alive", metavar="FILE", help="a file to touch every few seconds while all is well"
     )
+    options.add_metrics(parser)
     parser.set_defaults(command=node, passes_rest=True)
 
 
@@ -83,7 +86,11 @@ def node(args: argparse.Namespace) -> int:
     role = args.role or environ.get("EVE_ROLE")
     if role not in ROLES:
         raise UsageError(f"--role: got {role!r}, allowed is one of {', '.join(ROLES)}")
+    if role != "learner":
+        devices.stay_on_cpu()
     run, named = described(args, environ)
+    if role == "learner" and run.learner_device is not None:
+        devices.find(run.learner_device)
     named |= parse_addresses(args.addresses or environ.get("EVE_ADDRESSES", ""))
     addresses = {ADDRESSES[name]: address for name, address in named.items()}
     index = args.index or environ.get("EVE_INDEX") or None
@@ -96,17 +103,23 @@ def node(args: argparse.Namespace) -> int:
     ports = [int(address.rpartition(":")[2]) for address in own]
     check_ports(ports)
     packages.require("eve node", *packages.ACME)
-    if role != "actor":  # Which sees no folder.
-        if has_ended(run):
-            print(f"{role}: the run in {run.directory} has ended", flush=True)
-            return 0
-        prepare_directory(run, role)
-    alive = args.alive or environ.get("EVE_ALIVE")
-    if alive:
-        threading.Thread(target=touch, args=(pathlib.Path(alive), ports), daemon=True).start()
-    if role == "coordinator":
-        threading.Thread(target=show, args=(run,), daemon=True).start()
-    return run_one(run, addresses, role, None if index is None else int(index))
+    if role != "coordinator" and args.metrics_port is not None:
+        raise UsageError(
+            f"--metrics-port: got {args.metrics_port} for role {role}, allowed is it for the "
+            "coordinator, which knows of all"
+        )
+    with options.metrics_endpoint(args) as endpoint:
+        if role != "actor":  # Which sees no folder.
+            if has_ended(run):
+                print(f"{role}: the run in {run.directory} has ended", flush=True)
+                return 0
+            prepare_directory(run, role)
+        alive = args.alive or environ.get("EVE_ALIVE")
+        if alive:
+            threading.Thread(target=touch, args=(pathlib.Path(alive), ports), daemon=True).start()
+        if role == "coordinator":
+            threading.Thread(target=show, args=(run, endpoint), daemon=True).start()
+        return run_one(run, addresses, role, None if index is None else int(index))
 
 
 def run_one(run: Run, addresses: dict[str, str], role: str, index: int | None) -> int:
@@ -178,9 +191,9 @@ def described(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Run
         raise UsageError("--out: got none, allowed is the folder that the node sees")
     if launch_args.actors is None:
         launch_args.actors = MOST_ACTORS
-    for name in ("resume", "port"):
-        if getattr(launch_args, name) is not None:
-            raise UsageError(f"--{name}: got a value, allowed is none for 'eve node'")
+    for name in ("resume", "port", "metrics-port", "metrics-host"):
+        if getattr(launch_args, name.replace("-", "_")) is not None:
+            raise UsageError(f"--{name}: got a value, allowed is none after -- of 'eve node'")
     return launch_lib.run_of(launch_args, pathlib.Path(out).absolute()), default_addresses()
 
 
@@ -285,9 +298,11 @@ def touch(alive: pathlib.Path, ports: list[int]) -> None:
         time.sleep(ALIVE_SECONDS)
 
 
-def show(run: Run) -> None:
-    """Prints how the run goes, a line every few seconds."""
+def show(run: Run, endpoint: Endpoint | None) -> None:
+    """Prints how the run goes, a line every few seconds; serves its metrics."""
     view = View(run.directory, run.plan.config.samples_per_insert, quiet=False)
+    if endpoint is not None:
+        endpoint.serve(view.window, run.plan.config.batches_per_step)
     while True:
         time.sleep(1.0)
         view.update()

@@ -1,9 +1,10 @@
 """Command-line options: every hyper-parameter of EVEConfig, with its default and meaning."""
 
 import argparse
+import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from eve_acme.cli import settings
@@ -87,6 +88,47 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
         help="cut the episodes of an environment from outside bsuite off after N steps (default: "
         "the environment's own limit)",
     )
+
+
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    """Adds `--metrics-port` and `--metrics-host`."""
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="P",
+        help="serve /metrics (Prometheus), /metrics.json, /alive and /health on this port "
+        "(default: none; 0: a free one)",
+    )
+    parser.add_argument(
+        "--metrics-host",
+        metavar="HOST",
+        help="on this address (default: 127.0.0.1; in a container 0.0.0.0)",
+    )
+
+
+def add_device(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds `--learner-device`."""
+    parser.add_argument(
+        "--learner-device",
+        metavar="NAME",
+        help=f"of JAX's devices, such as gpu or cpu:1: {what} (default: JAX's first)",
+    )
+
+
+@contextlib.contextmanager
+def metrics_endpoint(args: argparse.Namespace) -> Iterator[Any]:
+    """The bound endpoint of `--metrics-port`, or None without it; raises UsageError."""
+    if args.metrics_port is None:
+        if args.metrics_host is not None:
+            raise UsageError(
+                f"--metrics-host: got {args.metrics_host!r}, allowed is it beside --metrics-port"
+            )
+        yield None
+        return
+    from eve_acme.distributed.metrics import Endpoint
+
+    with contextlib.closing(Endpoint(args.metrics_host or "127.0.0.1", args.metrics_port)) as bound:
+        yield bound
 
 
 def _limited(name: str, steps: int | None) -> str:

@@ -1,4 +1,4 @@
-"""What came of a run, in a few lines for the terminal."""
+"""Prints the outcome of a run."""
 
 import pathlib
 from typing import Any
@@ -20,7 +20,7 @@ FILES = (
 
 
 def show(title: str, summary: dict[str, Any], directory: pathlib.Path) -> None:
-    """Prints what came of a run, and where its files are."""
+    """Prints the results of a run and the list of its files."""
 
     def episode(value: int | None) -> str:
         return "not solved" if value is None else f"solved at episode {value}"

@@ -13,6 +13,7 @@ from eve_acme.errors import Diverged, InputError, UsageError
 from eve_acme.experiments import (
     boards,
     checkpoint,
+    devices,
     engines,
     output,
     packages,
@@ -89,6 +90,7 @@ def add_parser(commands: Any) -> None:
         help="go on with the run of DIR (bit-exactly with the embedded engine); --episodes and "
         "--replay-megabytes may be given anew",
     )
+    options.add_device(parser, "where this process computes")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument(
         "--tensorboard", action="store_true", help="write the curves to DIR/tensorboard too"
@@ -118,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
     for option, package in (("tensorboard", "tensorflow"), ("wandb", "wandb")):
         if getattr(args, option):
             packages.require(f"--{option}", package)
+    if args.learner_device is not None:
+        devices.use(args.learner_device)
     engine = engines.make(plan)
     try:
         if args.resume is None:

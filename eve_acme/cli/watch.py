@@ -1,4 +1,4 @@
-"""`eve watch`: the page of a run that may be going on, on this machine alone."""
+"""`eve watch`: serves the page of a run, which may still be running, on the loopback address."""
 
 import argparse
 import http.server
@@ -61,11 +61,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     """Answers `GET /` with the page, and all else with an error."""
 
     run: pathlib.Path
-    timeout = READ_SECONDS  # A client that sends nothing must not keep the others waiting.
+    timeout = READ_SECONDS  # The server has one thread: a silent client would block it.
 
     def do_GET(self) -> None:
         port = self.connection.getsockname()[1]
-        # A page from elsewhere may have a name of its own point to this address.
+        # Refuses DNS rebinding: another site whose host name resolves to this address.
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             self.send_error(403)
             return
@@ -85,4 +85,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing of requests."""
+        """Does not log requests."""

@@ -98,6 +98,7 @@ class Coordinator(Node):
             steps_read=learner.get("steps_read"),
             posteriors_served=learner.get("posteriors_served"),
             posterior_bytes=learner.get("posterior_bytes"),
+            learner_device=learner.get("device"),
             recent_return=recorder.recent_return if recorder.returns else None,
             bad_fraction=recorder.bad_fraction if recorder.bad else None,
             evaluation=(seen["evaluator"] or {}).get("total"),

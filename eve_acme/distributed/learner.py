@@ -20,6 +20,7 @@ from eve_acme.distributed.node import (
 )
 from eve_acme.distributed.remote import PeerLost, Remote, Stopped
 from eve_acme.errors import Diverged
+from eve_acme.experiments import devices
 from eve_acme.experiments.checkpoint import checkpoints, keep_batch, newest, save_agent
 from eve_acme.files import write_sealed
 from eve_acme.types import New, ReplayFull
@@ -89,6 +90,7 @@ class Learner(Node):
             failed=self._failed,
             posteriors_served=self._served,
             posterior_bytes=self._served_bytes,
+            device=", ".join(map(devices.label, metrics["loss"].devices())) if metrics else None,
             **{name: float(x) for name, x in metrics.items() if np.isfinite(x)},  # As JSON has it.
         )
 

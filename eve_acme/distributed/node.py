@@ -19,6 +19,7 @@ class Run:
     """A distributed run: all that its nodes are built from, the same in every process.
 
     `ahead` trajectories, of up to ten steps each, may be in replay and not read by the learner yet.
+    `learner_device` is that of JAX's devices on which the learner computes, None for JAX's choice.
     """
 
     plan: Plan
@@ -26,6 +27,7 @@ class Run:
     directory: pathlib.Path
     steps: int | None = None
     ahead: int = 2
+    learner_device: str | None = None
 
     @property
     def state(self) -> pathlib.Path:

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from eve_acme.distributed.node import Run
+from eve_acme.experiments import devices
 
 ROLES = ("counter", "replay", "learner", "evaluator", "actor", "coordinator")
 """In the order of their starting."""
@@ -95,7 +96,11 @@ def bind(program: Any, addresses: dict[str, str]) -> None:
 
 
 def run_node(run: Run, addresses: dict[str, str], role: str, index: int) -> None:
-    """Runs one node in this process, until it ends."""
+    """Runs one node in this process, until it ends; all but the learner stay on the CPU."""
+    if role != "learner":
+        devices.stay_on_cpu()
+    elif run.learner_device is not None:
+        devices.use(run.learner_device)
     program = make_program(run)
     bind(program, addresses)
     node = program.groups[role][index]

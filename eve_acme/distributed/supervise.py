@@ -100,6 +100,11 @@ class Supervisor:
         """The node's process, as of now."""
         return self._processes[name].pid
 
+    def restarts_by_node(self) -> dict[str, int]:
+        """How often each node was started again."""
+        again = collections.Counter(str(name) for _, name, _ in self.restarts)
+        return {str(name): again[str(name)] for name in node_names(self._run)}
+
     def look(self) -> bool:
         """Starts again what has died; True when the coordinator has ended the run."""
         for name, process in list(self._processes.items()):

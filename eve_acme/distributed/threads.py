@@ -6,13 +6,14 @@ import threading
 from typing import Any
 
 from eve_acme.distributed import node as base
+from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run
 from eve_acme.experiments.view import View
 
 SECONDS_TO_SAVE = 8
 
 
-def run(run: Run, quiet: bool) -> int:
+def run(run: Run, quiet: bool, endpoint: Endpoint | None = None) -> int:
     """Runs it until it has ended; gives the exit code. Nothing is started again here."""
     # All that nodes need, before there are threads: two that import the same packages at once in
     # another order block each other, and Python ends one of them with a _DeadlockError.
@@ -38,6 +39,9 @@ def run(run: Run, quiet: bool) -> int:
         with View(run.directory, run.plan.config.samples_per_insert, quiet) as view:
             shown = threading.Thread(target=_show, args=(view, done, stop), daemon=True)
             shown.start()
+            if endpoint is not None:
+                view.say(f"metrics: {endpoint.url}/metrics")
+                endpoint.serve(view.window, run.plan.config.batches_per_step)
             try:
                 manager.wait()
             except Exception as error:

@@ -95,7 +95,8 @@ def guarded(what: str, allowed: str) -> Iterator[None]:
 def _place(error: BaseException) -> str:
     """File and line where an error was raised, of frames outside this package if there are any."""
     frames = traceback.extract_tb(error.__traceback__)
-    skipped = (_OWN, _sitebuiltins.__file__)  # The latter is where `exit` is.
+    # The second is where `exit` is, which later Pythons have frozen.
+    skipped = (_OWN, _sitebuiltins.__file__, "<frozen ")
     others = [frame for frame in frames if not frame.filename.startswith(skipped)]
     frame = (others or frames)[-1]
     return f"{frame.filename}:{frame.lineno}"

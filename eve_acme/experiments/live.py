@@ -1,4 +1,4 @@
-"""What a run of this process writes while it goes on: episodes.csv and metrics.csv."""
+"""Files that `eve run` writes during a run: episodes.csv and metrics.csv."""
 
 import csv
 import io
@@ -13,11 +13,11 @@ from eve_acme.types import Episode
 FILE = "metrics.csv"
 LEAST_SECONDS = 2.0
 GROWTH = 0.02
-"""The time between two writes grows with the run's, by this share: a long run writes few rows."""
+"""The interval between two writes, as a share of the elapsed time: a long run writes few rows."""
 
 
 class LiveFiles:
-    """Writes both files now and then; call `update` after each episode, and `write` at the end."""
+    """Writes both files at growing intervals; call `update` after each episode, `write` last."""
 
     def __init__(self, directory: pathlib.Path, recorder: Recorder, engine: Loop):
         self._directory, self._recorder, self._engine = directory, recorder, engine
@@ -26,7 +26,7 @@ class LiveFiles:
         self._next = self._started + LEAST_SECONDS
 
     def update(self, episode: Episode, now: float) -> None:
-        """Writes if it is time."""
+        """Writes if the interval has passed."""
         if now >= self._next:
             self.write(episode)
             self._next = now + max(LEAST_SECONDS, GROWTH * (now - self._started))
@@ -46,7 +46,7 @@ class LiveFiles:
         write_atomically(self._directory / FILE, text.getvalue().encode())
 
     def _kept(self) -> list[dict[str, str]]:
-        """The rows of a resumed run, up to the episode from which it goes on."""
+        """The rows of a resumed run, up to the episode of its checkpoint."""
         try:
             with open(self._directory / FILE, newline="") as file:
                 rows = [row for row in csv.DictReader(file) if None not in row.values()]

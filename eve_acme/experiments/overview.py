@@ -50,7 +50,10 @@ def _cells(
         _values(100 * runs["good_episode_fraction"], "{:.1f}"),
         _values(runs["final_mean_return"], "{:.2f}"),
         _values(pd.Series(score, dtype=float), "{:.2f}"),
-        _values(runs["episode"], "{}"),
+        " ".join(
+            f"{episodes}" if finished else f"{episodes} (unfinished)"
+            for episodes, finished in zip(runs["episode"], runs["finished"], strict=True)
+        ),
     ]
 
 

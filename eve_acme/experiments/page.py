@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from eve_acme.experiments.figures import style
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""Browsers refuse whatever else the page might ask for."""
+"""Makes browsers block every request of the page."""
 
 
 class Section(NamedTuple):
@@ -25,7 +25,7 @@ def page(title: str, lead: str, sections: Sequence[Section], refresh: int | None
       title: of the page, as plain text.
       lead: a sentence below the title, as plain text.
       sections: in their order.
-      refresh: seconds after which a browser is to load it again.
+      refresh: interval in seconds at which browsers reload the page; None: never.
     """
     again = "" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n'
     parts = "\n".join(
@@ -74,7 +74,7 @@ def figure(drawn: Any, label: str) -> str:
 
 
 def preformatted(text: str) -> str:
-    """A plain text as it is."""
+    """A plain text with its line breaks."""
     return f"<pre>{html.escape(text)}</pre>"
 
 

@@ -24,8 +24,8 @@ TITLES = dict(
     curves="Learning curves",
 )
 NOTES = ("*.md", "*.toml", "*.txt")
-"""Files beside a table that say how it was made: commands, commits. NAME.toml beside the folder
-NAME, the sweep, is one too."""
+"""Files beside a table that document its commands and commits; NAME.toml beside the folder NAME
+(the sweep) counts as one."""
 MOST_CURVES = 6
 
 
@@ -34,7 +34,7 @@ def report(frame: pd.DataFrame, folders: tuple[pathlib.Path, ...]) -> str:
 
     Args:
       frame: the table.
-      folders: where it came from: their notes are shown, and probes are looked for there.
+      folders: its sources; the page shows their notes, and draws the probes in them.
     """
     request = Request(frame, folders=tuple(path for path in folders if path.is_dir()))
     runs = table.ends(frame)
@@ -67,7 +67,7 @@ def _figures(request: Request) -> Iterator[page.Section]:
 
 
 def _requests(name: str, request: Request) -> list[Request]:
-    """What to ask of a figure: some are drawn for several tasks."""
+    """The requests of one figure; some figures are drawn once for each of several tasks."""
     frame = request.frame
     if name == "sensitivity":
         found = settings.sensitivity_tasks(frame)

@@ -43,8 +43,8 @@ def build(directory: pathlib.Path, refresh: int | None = None) -> str:
     """The page, from the files that a run has written so far; raises UsageError.
 
     Args:
-      directory: of an `eve run` or `eve launch`, which may be going on.
-      refresh: seconds after which a browser is to load it again.
+      directory: the folder of an `eve run` or `eve launch`, which may be running.
+      refresh: interval in seconds at which browsers reload the page; None: never.
     """
     plan = plan_lib.from_directory(directory, field="DIR")
     episodes = _read(directory / "episodes.csv", ("episode", "total"))
@@ -105,7 +105,11 @@ def _curves(episodes: pd.DataFrame) -> Iterator[page.Section]:
 
 
 def bins(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Number of the last value, least and most of each of up to `BINS` runs of values."""
+    """Splits values `[N]` into up to `BINS` consecutive bins.
+
+    Returns:
+      the number of the last value of each bin, its minimum and its maximum, each `[bins]`.
+    """
     ends = np.unique(np.linspace(1, len(values), min(BINS, len(values))).astype(int))
     starts = np.concatenate([[0], ends[:-1]])
     return ends, np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
@@ -127,7 +131,7 @@ def _metrics(metrics: pd.DataFrame) -> Iterator[page.Section]:
 
 
 def _spread(directory: pathlib.Path) -> Iterator[page.Section]:
-    """What `eve probe DIR` left, if it was called."""
+    """The spread, if `eve probe DIR` has measured it."""
     if (directory / "probe").is_dir():
         try:
             figure = draw("spread", Request(table.empty(), folders=(directory / "probe",)))
@@ -137,7 +141,7 @@ def _spread(directory: pathlib.Path) -> Iterator[page.Section]:
 
 
 def _read(path: pathlib.Path, required: tuple[str, ...]) -> pd.DataFrame:
-    """The whole rows of a table of numbers, which another process may be writing."""
+    """The complete rows of a CSV file of numbers to which another process may be appending."""
     try:
         frame = pd.read_csv(path, on_bad_lines="skip").apply(pd.to_numeric, errors="coerce")
         return frame.dropna(subset=list(required))
@@ -146,7 +150,7 @@ def _read(path: pathlib.Path, required: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _summary(directory: pathlib.Path) -> dict[str, Any] | None:
-    """What the run said of itself when it ended; None while it goes on."""
+    """The summary of a run that has ended; None while it is running."""
     path = directory / "summary.json"
     try:
         return read_sealed_json(path) if path.exists() else None

@@ -1,9 +1,9 @@
 """bsuite's scores of a table, at both thresholds of Deep Sea, with intervals over seeds.
 
-A score is what bsuite's own analysis says of one seed's runs of an experiment, from 0 to 1. Scores
-of an agent make a ragged array: an experiment's row has one entry for each seed. Intervals are
-those of rliable (Agarwal et al. 2021, 'Deep RL at the edge of the statistical precipice'): the
-percentile bootstrap, stratified, which draws seeds anew within each experiment.
+A score is the result of bsuite's own analysis for one seed's runs of an experiment, from 0 to 1.
+The scores of an agent form a ragged array: one row for each experiment, one entry for each seed.
+Intervals are those of rliable (Agarwal et al. 2021, 'Deep RL at the edge of the statistical
+precipice'): the stratified percentile bootstrap, which resamples seeds within each experiment.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def _experiments(runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for experiment, part in runs.groupby(runs["task"].str.split("/").str[0]):
         data = bsuite_frame(part)
         info = summary_analysis.BSUITE_INFO[experiment]
-        with contextlib.redirect_stdout(io.StringIO()), _older_pandas():
+        with contextlib.redirect_stdout(io.StringIO()), older_pandas():
             if experiment == "deep_sea":
                 found = {name: deep_sea_score(data, level) for name, level in THRESHOLDS.items()}
             else:
@@ -103,8 +103,11 @@ def deep_sea_score(frame: pd.DataFrame, threshold: float) -> float:
 
 
 def of_run(frame: pd.DataFrame) -> float | None:
-    """What bsuite's own analysis, as it is shipped, says of one run; None if it knows no such task
-    or the run is not finished."""
+    """bsuite's score of one run, by its analysis as shipped.
+
+    Returns:
+      the score; None if the task is not one of bsuite's ids, or the run is not finished.
+    """
     from bsuite import sweep
 
     if frame["task"].iloc[0] not in sweep.SWEEP:
@@ -211,7 +214,7 @@ def _analysis() -> Any:
 
 
 @contextlib.contextmanager
-def _older_pandas() -> Iterator[None]:
+def older_pandas() -> Iterator[None]:
     """Lets bsuite's analysis call pandas in ways that are deprecated, or gone since pandas 2."""
     gone = not hasattr(pd.Series, "append")
     if gone:

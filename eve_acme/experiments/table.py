@@ -1,6 +1,6 @@
 """The tidy table of a folder of runs: one row for each row of every run's results.csv.
 
-`table.csv.gz` is all that scores and figures need: a folder may keep it and lose its runs.
+Scores and figures need `table.csv.gz` alone; the folders of the runs may be deleted.
 """
 
 import csv
@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from eve_acme.errors import InputError, UsageError
@@ -20,7 +21,7 @@ from eve_acme.experiments import tasks
 from eve_acme.files import CHECKSUM, read_sealed_json, write_atomically
 
 RUN = ("agent", "setting", "task", "seed")
-"""What names a run. `setting` is how it differs from the defaults."""
+"""Columns that identify a run. `setting` lists its differences from the defaults."""
 REQUIRED = (
     *RUN,
     "episode",
@@ -41,6 +42,7 @@ FROM_SUMMARY = ("good_episode_fraction", "final_mean_return", "parameters", "wal
 """Columns of the same names as fields of summary.json. After them come all others that bsuite
 logs: its analysis needs `total_regret`, `raw_return`, `best_episode`, `total_perfect` ..."""
 FILES = ("table.csv.gz", "table.csv")
+GRID = 200
 _TEXT = ("agent", "setting", "task", "stopped", "finished")
 
 Key = tuple[str, str, str, int]
@@ -92,15 +94,34 @@ def _rows(run: pathlib.Path, summary: dict[str, Any]) -> list[dict[str, Any]]:
         **{name: summary.get(name) for name in FROM_SUMMARY},
     )
     known = tasks.parse(summary["task"]).settings  # Columns that the task's name implies.
-    with open(run / "results.csv", newline="") as file:
-        rows = [
-            {**{name: row[name] for name in row if name not in known}, **shared}
-            for row in csv.DictReader(file)
-        ]
+    rows = [
+        {**{name: row[name] for name in row if name not in known}, **shared} for row in _logged(run)
+    ]
     if not rows:
-        raise ValueError("results.csv has no rows")
+        raise ValueError("it has no episodes")
     _frame(rows)  # Raises ValueError where a row is cut off.
     return rows
+
+
+def _logged(run: pathlib.Path) -> list[dict[str, Any]]:
+    """The rows of results.csv; `eve launch` has none, and its episodes are summed up instead."""
+    if (run / "results.csv").exists() or not (run / "episodes.csv").exists():
+        with open(run / "results.csv", newline="") as file:
+            return list(csv.DictReader(file))
+    episodes = pd.read_csv(run / "episodes.csv")
+    sums = episodes[["length", "total", "bad"]].cumsum()
+    frame = pd.DataFrame(
+        dict(
+            episode=range(1, len(episodes) + 1),
+            steps=sums["length"],
+            episode_return=episodes["total"],
+            total_return=sums["total"],
+            total_bad_episodes=sums["bad"],
+        )
+    )
+    # On a logarithmic grid, as bsuite logs.
+    shown = np.geomspace(1, len(frame), GRID).round().astype(int) - 1
+    return frame.iloc[np.unique(shown)].to_dict("records") if len(frame) else []
 
 
 def split_label(label: str) -> tuple[str, str]:

@@ -1,30 +1,26 @@
 """What one sees of a distributed run while it works: a table in a terminal, lines elsewhere."""
 
-import collections
-import json
 import pathlib
 import sys
 import time
 from typing import Any
 
 from eve_acme.experiments import output
+from eve_acme.experiments.status import StatusWindow
 
 LINE_SECONDS = 10.0
-WINDOW_SECONDS = 15.0
 
 
 class View:
     """Shows the coordinator's status.json; use as a context manager, and call `update` often."""
 
     def __init__(self, directory: pathlib.Path, samples_per_insert: int, quiet: bool):
-        self._path = directory / "status.json"
+        self.window = StatusWindow(directory)
         self._ratio = samples_per_insert
         self._quiet = quiet
-        self._seen: collections.deque[dict[str, Any]] = collections.deque()
         self._troubles: dict[str, float] = {}
         self._next_line = time.monotonic() + LINE_SECONDS
         self._live: Any = None
-        self._started = time.time()
         self.unread = False  # Whether a line has found no reader.
 
     def __enter__(self) -> "View":
@@ -49,7 +45,7 @@ class View:
 
     def update(self) -> None:
         """Shows what is new."""
-        status = self._read()
+        status = self.window.read()
         if status is None:
             return
         for trouble in status["trouble"]:
@@ -67,9 +63,9 @@ class View:
 
     def rows(self) -> list[tuple[str, str]]:
         """Names and values of all that is shown."""
-        if not self._seen:
+        now = self.window.latest
+        if now is None:
             return [("starting", "")]
-        now = self._seen[-1]
         rows = [
             ("episodes", f"{now['episodes']}/{now['of_episodes']}"),
             ("episodes/s", self._rate("episodes")),
@@ -85,42 +81,20 @@ class View:
             rows.append(("bad", f"{now['bad_fraction']:.0%}"))
             for name, label in (("solved_episode_10", "10%"), ("solved_episode_20", "20%")):
                 rows.append((f"solved@{label}", str(now[name] or "no")))
-        rows.append(("left", self._left()))
+        rows.append(("left", self._left(now)))
         return rows
 
-    def _read(self) -> dict[str, Any] | None:
-        try:
-            status = json.loads(self._path.read_text())
-        except (OSError, ValueError):
-            return None
-        fresh = not self._seen or status["time"] > self._seen[-1]["time"]
-        if status["time"] < self._started or not fresh:
-            return None
-        self._seen.append(status)
-        while status["time"] - self._seen[0]["time"] > WINDOW_SECONDS:
-            self._seen.popleft()
-        return status
-
-    def _difference(self, name: str) -> float | None:
-        first, last = self._seen[0][name], self._seen[-1][name]
-        return None if first is None or last is None else last - first
-
     def _rate(self, name: str) -> str:
-        seconds = self._seen[-1]["time"] - self._seen[0]["time"]
-        difference = self._difference(name)
-        return "-" if not difference or seconds <= 0 else f"{difference / seconds:.1f}"
+        rate = self.window.rate(name)
+        return f"{rate:.1f}" if rate else "-"
 
     def _samples_per_insert(self) -> str:
-        rounds, steps = self._difference("rounds"), self._difference("steps_read")
+        rounds, steps = self.window.difference("rounds"), self.window.difference("steps_read")
         return "-" if not rounds or not steps else f"{self._ratio * rounds / steps:.0f}"
 
-    def _left(self) -> str:
-        seconds = self._seen[-1]["time"] - self._seen[0]["time"]
-        done = self._difference("episodes")
-        if not done:
-            return "-"
-        left = self._seen[-1]["of_episodes"] - self._seen[-1]["episodes"]
-        return f"{left * seconds / done:.0f} s"
+    def _left(self, now: dict[str, Any]) -> str:
+        rate = self.window.rate("episodes")
+        return f"{(now['of_episodes'] - now['episodes']) / rate:.0f} s" if rate else "-"
 
 
 def _number(value: float | None) -> str:

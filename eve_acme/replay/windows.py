@@ -14,6 +14,7 @@ class _Step(NamedTuple):
     reward: float
     discount: float
     return_so_far: float
+    extras: Any = ()
 
 
 class Windows:
@@ -31,6 +32,7 @@ class Windows:
     Attributes:
       returns: for each transition of the last `add`, the discounted sum of its episode's rewards up
         to the transition's first one (see `evidence`).
+      extras: the extras of those transitions' first steps.
     """
 
     def __init__(self, n_step: int, discount: float, subsample: bool):
@@ -41,27 +43,32 @@ class Windows:
         self._start = 0
         self._return = 0.0
         self.returns: list[np.float32] = []
+        self.extras: list[Any] = []
 
-    def add(self, observation: Any, action: int, after: dm_env.TimeStep) -> list[Transition]:
+    def add(
+        self, observation: Any, action: int, after: dm_env.TimeStep, extras: Any = ()
+    ) -> list[Transition]:
         """Adds one environment step.
 
         Args:
           observation: the observation before the step.
           action: the action.
           after: the time step that the environment returned.
+          extras: what the actor records beside the step.
 
         Returns:
           The transitions that the step completed: several at an episode's end.
         """
         reward, discount = float(np.float32(after.reward)), float(np.float32(after.discount))
         self._return = self._discount * self._return + reward
-        self._steps.append(_Step(observation, action, reward, discount, self._return))
+        self._steps.append(_Step(observation, action, reward, discount, self._return, extras))
         out = []
-        self.returns = []
+        self.returns, self.extras = [], []
         while self._steps and (len(self._steps) == self._n_step or after.last()):
             if self._start % self._every == 0:
                 out.append(self._window(after.observation))
                 self.returns.append(np.float32(self._steps[0].return_so_far))
+                self.extras.append(self._steps[0].extras)
             self._steps.pop(0)
             self._start += 1
         if after.last():

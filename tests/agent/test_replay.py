@@ -58,15 +58,15 @@ def random_episode(rng, first, length, truncated):
 class Served:
     """A server of the tables, a client of it, and an adder; ends all of them."""
 
-    def __init__(self, config, mode, spec=SPEC):
-        self.config, self.mode, self.spec = config, mode, spec
-        self.tables = {t.name: t for t in replay.make_tables(config, spec, mode)}
+    def __init__(self, config, mode, spec=SPEC, extras=()):
+        self.config, self.mode, self.spec, self.extras = config, mode, spec, extras
+        self.tables = {t.name: t for t in replay.make_tables(config, spec, mode, extras)}
         self.server = reverb.Server(list(self.tables.values()))
         self.client = self.server.localhost_client()
         self.adder = self.another_adder()
 
     def another_adder(self):
-        return replay.Adder(self.client, self.config, self.spec, self.mode)
+        return replay.Adder(self.client, self.config, self.spec, self.mode, extras_spec=self.extras)
 
     def __enter__(self):
         return self
@@ -563,3 +563,28 @@ def test_extras_are_refused_before_anything_is_written():
         assert served.adder.transitions == 0
         served.adder.add(0, step, ())
         assert served.adder.transitions == 1
+
+
+@pytest.mark.parametrize("mode", [LOCK_STEP, STREAMED])
+def test_extras_are_carried_for_other_readers(mode):
+    """Of each window those of its first step, in both tables; the learner's reader takes them in
+    its stride, and others than those that were announced are refused."""
+    spec = {"logits": specs.Array((2,), np.float32), "head": specs.Array((), np.int32)}
+    config = EVEConfig(n_step=2, discount=0.5)
+    with Served(config, mode, NUMBERS, spec) as served:
+        adder = served.adder
+        adder.add_first(dm_env.restart(np.int32(7)))
+        for i, step in enumerate((dm_env.transition, dm_env.transition, dm_env.termination)):
+            extras = {"logits": np.array([i, -i]), "head": 10 + i}
+            adder.add(0, step(1.0, np.int32(8 + i)), extras)
+        held = {tuple(new.place): new for new in served.take(replay.REPLAY, 300)}
+        found = [held[place] for place in sorted(held)]
+        assert np.concatenate([new.extras["head"] for new in found]).tolist() == [10, 11, 12]
+        logits = np.concatenate([new.extras["logits"] for new in found])
+        assert logits.dtype == np.float32 and logits.tolist() == [[0, 0], [1, -1], [2, -2]]
+        learnt = next(served.dataset())
+        assert learnt.transitions.o_tm1.tolist() == [7, 8, 9] and learnt.everything
+        adder.add_first(dm_env.restart(np.int32(7)))
+        for bad in ((), {"logits": np.zeros(3), "head": 0}, {"logits": np.zeros(2), "head": 0.5}):
+            with pytest.raises(InputError, match=r"extras: got .*, allowed is .*'head': Array"):
+                adder.add(0, dm_env.transition(1.0, np.int32(8)), bad)

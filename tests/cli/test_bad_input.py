@@ -142,6 +142,8 @@ PROGRAMS = [
     (["bench", "hosts", "--tasks", "cartpole:timescale=0"], "no end"),
     (["bench", "distributed", "--tasks", "nowhere/0"], "task: got 'nowhere/0'"),
     (["bench", "--tasks", ","], "--tasks: got none"),
+    (["bench", "soak", "--launch", "--tasks", "catch:rows=0"], "allowed"),
+    (["bench", "hosts", "--launch"], "--launch: got it for 'hosts'"),
     (["chaos", "catch:rows=0"], "allowed"),
     (["chaos", "nowhere/0"], "task: got 'nowhere/0'"),
     (["chaos", "--roles", "learner,cook"], "--roles: got 'learner,cook'"),

@@ -10,7 +10,7 @@ import time
 import pytest
 from programs import alive, wait_for
 
-from eve_acme.cli.bench import embedded, hosts
+from eve_acme.cli.bench import embedded, hosts, soak_launch
 from eve_acme.cli.main import main
 from eve_acme.distributed import hosts as hosts_lib
 
@@ -54,6 +54,25 @@ def test_the_soak_tells_replay_from_the_rest(tmp_path):
     assert result["replay_growth"] * 2**20 == 1024 * 28
 
 
+def test_the_soak_of_a_program_whose_nodes_are_killed(tmp_path, capsys):
+    words = ["bench", "soak", "--launch", "--quick", "--tasks", "deep_sea:size=5"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    result = json.loads((tmp_path / "soak.json").read_text())
+    assert result["exact"] and result["kills"] == 2
+    steps = [point["steps"] for point in result["points"]]
+    assert len(steps) >= 10 and steps == sorted(steps) and steps[-1] >= 600 * 0.9
+    nodes = {"counter-0", "replay-0", "learner-0", "evaluator-0", "coordinator-0"}
+    assert set(result["growth"]) == nodes | {"actor-0", "actor-1"}
+    assert all(point["files"] < 60 for point in result["points"])
+    assert "2 nodes killed; n, replay, counter and log agree" in capsys.readouterr().out
+
+
+def test_the_growth_of_a_node_is_that_of_its_peaks():
+    points = [dict(resident=dict(a=x, b=5.0)) for x in (1.0, 9.0, 3.0, 4.0, 11.0, 2.0)]
+    assert soak_launch._growth(points) == dict(a=2.0, b=0.0)
+    assert soak_launch._growth([]) == {}
+
+
 def test_sigterm_ends_what_was_begun(tmp_path):
     words = ["-m", "eve_acme.cli", "bench", "soak", "--steps", "100000000"]
     process = subprocess.Popen([sys.executable, *words, "--out", str(tmp_path)])
@@ -93,6 +112,7 @@ def test_ratios_are_those_of_the_same_turns():
     ]
 
 
+@pytest.mark.acme
 def test_hosts_are_measured_beside_local_or_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(hosts_lib, "why_not", lambda: "no root")
     assert main(["bench", "hosts", "--out", str(tmp_path / "none")]) == 2

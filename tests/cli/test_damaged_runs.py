@@ -65,7 +65,7 @@ def test_a_resume_names_the_file(run, name, damage, capfd):
 EDITS = [
     dict(task="deep_sea/1"),
     dict(seed="0"),
-    dict(engine="acme"),
+    pytest.param(dict(engine="acme"), marks=pytest.mark.acme),
     dict(seed=1),
 ]
 

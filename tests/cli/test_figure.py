@@ -20,6 +20,14 @@ def test_a_figure_is_two_files(results, tmp_path, capsys):
     assert str(out / "sizes.png") in capsys.readouterr().out
 
 
+def test_figures_of_two_tasks_are_files_of_their_own(results, tmp_path):
+    words = ["figure", "curves", str(results), "--out", str(tmp_path), "--task"]
+    for task in ("catch/0", "deep_sea:size=10"):
+        assert main([*words, task]) == 0
+    names = sorted(path.name for path in tmp_path.glob("*.png"))
+    assert names == ["curves-catch-0.png", "curves-deep_sea-size10.png"]
+
+
 @pytest.mark.parametrize(
     "words, named",
     [

@@ -88,6 +88,15 @@ def test_a_sweep_goes_on_from_its_table_alone(tmp_path, monkeypatch):
     assert len(table.ends(table.read(tmp_path))) == 2
 
 
+def test_a_damaged_table_without_runs_is_refused_and_kept(tmp_path, capsys):
+    path = tmp_path / "table.csv.gz"
+    path.write_bytes(b"\x1f\x8b damaged")
+    assert main(["sweep", "deep_sea:size=4", "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("eve: RESULTS: got") and error.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["table.csv.gz"]
+
+
 def test_no_time_starts_nothing_and_says_what_is_left(tmp_path, capsys):
     words = ["sweep", "deep_sea:size=4", "--seeds", "0-2", "--hours", "1e-9"]
     assert main([*words, "--out", str(tmp_path / "new")]) == 0

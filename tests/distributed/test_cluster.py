@@ -78,8 +78,8 @@ def test_the_stack_has_every_role_and_no_open_port():
     from eve_acme.distributed.program import ROLES
 
     text = cluster.STACK.read_text()
-    assert all(f"--role, {role}]" in text for role in ROLES)
+    assert all(f"--role, {role}" in text for role in ROLES)
     assert "ports:" not in text and "internal: true" in text and 'encrypted: "true"' in text
     compose = (cluster.STACK.parent / "compose.yaml").read_text()
-    assert all(f"--role, {role}]" in compose for role in ROLES)
+    assert all(f"--role, {role}" in compose for role in ROLES)
     assert "ports:" not in compose and "internal: true" in compose

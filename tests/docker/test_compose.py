@@ -66,6 +66,7 @@ def trial(engine, made, tmp_path):
         wait_for(lambda: episodes(engine, "docker_run") >= 20, 600)
         print(f"20 episodes after {time.monotonic() - started:.0f} s")
         nobody_gets_in(engine, made)
+        metrics_are_served(engine)
         engine.docker("kill", "docker_learner_1")
         # A container that was killed by hand is not started again by the engine.
         engine.docker("start", "docker_learner_1")
@@ -84,6 +85,15 @@ def trial(engine, made, tmp_path):
     assert summary["finished"] and summary["episodes"] == EPISODES
 
 
+def metrics_are_served(engine):
+    """To containers of the run; the coordinator's is healthy since the run makes progress."""
+    get = "import urllib.request as r; print(r.urlopen('http://coordinator:7006/metrics').read())"
+    said = engine.docker("exec", "docker_evaluator_1", "python", "-c", get).stdout
+    assert "eve_env_steps_total" in said
+    words = ["inspect", "-f", "{{.State.Health.Status}}", "docker_coordinator_1"]
+    wait_for(lambda: engine.docker(*words).stdout.strip() == "healthy", 60)
+
+
 def nobody_gets_in(engine, made):
     """Another host, though it knows the way to the containers, reaches no port of theirs."""
     inside = ["exec", "docker_evaluator_1", "python", "-c", CONNECT]
@@ -96,7 +106,7 @@ def nobody_gets_in(engine, made):
     route = ["ip", "-n", outside, "route", "add", network, "via", made.addresses["one"]]
     subprocess.run(route, check=True)
     everywhere = (*found.values(), made.addresses["one"])
-    asked = [f"{address}:{port}" for address in everywhere for port in range(7001, 7006)]
+    asked = [f"{address}:{port}" for address in everywhere for port in range(7001, 7007)]
     words = ["ip", "netns", "exec", outside, sys.executable, "-c", CONNECT, *asked]
     done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == []

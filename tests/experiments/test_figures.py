@@ -62,6 +62,8 @@ def test_the_number_of_seeds_is_shown(drawn):
 
 def test_references_are_labelled(drawn):
     assert "reference: the budget of HyperAgent's scripts" in texts(drawn["sizes"])
+    assert "reference: the paper's text, fewer bad than this" in texts(drawn["failures"])
+    assert any("shaded: good by the paper's text" in text for text in texts(drawn["sensitivity"]))
 
 
 def test_the_exponent_of_a_power_law():
@@ -70,7 +72,17 @@ def test_the_exponent_of_a_power_law():
     # 3 * 5^1.7 = 46 is below the rule's least, and left out whatever it is.
     episodes[0] = 100
     assert deep_sea.exponent(size, episodes) == pytest.approx(1.7)
-    assert deep_sea.exponent(size[:2], episodes[:2]) is None
+    assert deep_sea.exponent(size[:3], episodes[:3]) is None
+
+
+def test_a_curve_has_means_between_logged_episodes():
+    """10 episodes with nothing, then 10 with 1 each and 20 with 0.5 each."""
+    runs = result_tables.deep_sea("dqn", "default", "catch/0", 0).iloc[:3]
+    runs = runs.assign(episode=[10, 20, 40], total_return=[0.0, 10.0, 20.0])
+    [axis] = draw("curves", Request(runs)).axes
+    x, y = axis.lines[0].get_data()
+    assert list(x) == [5.5, 15.5, 30.5] and list(y) == [0.0, 1.0, 0.5]
+    assert axis.get_xscale() == "linear"
 
 
 def test_an_agent_has_one_colour_whatever_is_beside_it():
@@ -128,6 +140,15 @@ def test_only_the_agents_that_were_asked_for(frame):
     shown = texts(ElementTree.fromstring(style.save(figure)["svg"]))
     assert "EVE (paper), 3 seeds, stopped when solved" in shown
     assert not any(text.startswith("EVE, ") for text in shown)
+
+
+def test_encodings_of_two_agents_are_not_compared():
+    runs = [
+        result_tables.deep_sea("eve", "default", "deep_sea:size=10", 0, 120),
+        result_tables.deep_sea("dqn", "default", "deep_sea:size=10,encoding=raw", 0),
+    ]
+    with pytest.raises(UsageError, match="no deep_sea in two encodings"):
+        draw("encodings", Request(pd.concat(runs)))
 
 
 def test_spread_is_that_of_a_probe(tmp_path, frame):

@@ -37,6 +37,19 @@ def test_rows_of_all_runs(results):
     assert frame["finished"].all()
 
 
+def test_episodes_of_a_launch_are_summed_up(results):
+    """It has episodes.csv alone; bad episodes are empty where the task knows none."""
+    (results / "b" / "results.csv").unlink()
+    lines = ["episode,actor,length,total,bad", *(f"{i},0,10,0.5,1" for i in range(1, 1001))]
+    (results / "b" / "episodes.csv").write_text("\n".join(lines) + "\n")
+    frame = table.read(results)
+    frame = frame[frame["agent"] == "dqn"]
+    assert 100 < len(frame) <= table.GRID
+    assert (frame["steps"] == 10 * frame["episode"]).all()
+    last = frame.iloc[-1]
+    assert (last["episode"], last["total_return"], last["total_bad_episodes"]) == (1000, 500, 1000)
+
+
 def test_columns_of_all_experiments_are_kept(results):
     _run(results / "c", "eve", 0, None, [(7, 1, -1.0, -1.0, 3.5)], last="total_regret")
     frame = table.read(table.write(results))

@@ -18,6 +18,7 @@ EXAMPLES = """examples:
   eve bench --all-cores                     the same on all cores
   eve bench --tasks deep_sea:size=30 --agents eve,dqn --repeats 11
   eve bench soak --steps 1000000            does memory stay flat?
+  eve bench soak --launch                   and that of processes that are killed meanwhile?
   eve bench distributed                     our Launchpad program beside stock Acme's
   eve bench scaling                         1 to 8 actors, with the rate limiter on and off
   eve bench hosts                           the program on one, two and three hosts (as root)
@@ -32,9 +33,9 @@ def _embedded(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _soak(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import soak
+    from eve_acme.cli.bench import soak, soak_launch
 
-    return soak.run(args)
+    return soak_launch.run(args) if args.launch else soak.run(args)
 
 
 def _profile(args: argparse.Namespace) -> dict[str, Any]:
@@ -96,7 +97,15 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--agents", type=_names, metavar="NAME,NAME", help="default: all")
     parser.add_argument("--repeats", type=int, metavar="N", help="turns of each (default: 9)")
-    parser.add_argument("--steps", type=int, metavar="N", help="of soak (100000), profile (1000)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="of soak (100000; with --launch 500000), profile (1000)",
+    )
+    parser.add_argument(
+        "--launch", action="store_true", help="soak: 'eve launch', whose nodes are killed meanwhile"
+    )
     parser.add_argument("--out", metavar="DIR", help="default: runs/bench-WHAT")
     parser.set_defaults(command=run)
 
@@ -107,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name}: got {value}, allowed is a whole number from 1")
+    if args.launch and args.what != "soak":
+        raise UsageError(f"--launch: got it for {args.what!r}, allowed is it for soak")
     for name in ("tasks", "agents"):
         if getattr(args, name) == []:
             raise UsageError(f"--{name}: got none, allowed is one or more")

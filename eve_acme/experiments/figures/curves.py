@@ -10,12 +10,13 @@ from eve_acme.errors import UsageError
 from eve_acme.experiments.figures import style
 from eve_acme.experiments.figures.request import Request
 
+LONG = 2000
+"""Episodes beyond which their axis is logarithmic."""
+
 
 def curves(request: Request) -> Any:
-    """The mean return since the row before, a thin line for each seed, their mean as a thick one.
-
-    bsuite logs on a logarithmic grid of episodes, and plots these means too.
-    """
+    """The mean return between two logged episodes, at their middle: a thin line for each seed, and
+    a thick one for the mean of all. bsuite logs on a logarithmic grid of episodes."""
     rows = request.main()
     task = request.task or tasks_of(rows)[0]
     rows = rows[rows["task"] == task]
@@ -31,14 +32,16 @@ def curves(request: Request) -> Any:
             run = run.sort_values("episode")
             episodes = run["episode"].diff().fillna(run["episode"])
             mean = run["total_return"].diff().fillna(run["total_return"]) / episodes
-            [line] = axis.plot(run["episode"], mean, color=colours[one], lw=0.6, alpha=0.5)
+            middle = run["episode"] - (episodes - 1) / 2
+            [line] = axis.plot(middle, mean, color=colours[one], lw=0.8, alpha=0.6)
             style.hover(line, style.run_text(run.iloc[-1]))
-            drawn.append(pd.Series(mean.to_numpy(), index=run["episode"].to_numpy()))
+            drawn.append(pd.Series(mean.to_numpy(), index=middle.to_numpy()))
         together = pd.concat(drawn, axis=1).dropna()
         axis.plot(together.index, together.mean(axis=1), color=colours[one], lw=2)
         entries.append((f"{one.name}, {style.seeds(len(drawn))}", colours[one]))
-    axis.set(xlabel="episode", ylabel="mean return since the point before")
-    style.log_ticks(axis.xaxis)
+    axis.set(xlabel="episode", ylabel="return (mean between logged episodes)")
+    if rows["episode"].max() > LONG:
+        style.log_ticks(axis.xaxis)
     axis.set_title(task)
     style.legend(figure, entries)
     return figure

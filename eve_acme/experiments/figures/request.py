@@ -1,4 +1,4 @@
-"""What a figure is asked for: its data, and which of them."""
+"""The input of a figure: data and selection."""
 
 import dataclasses
 import pathlib
@@ -12,7 +12,7 @@ from eve_acme.experiments.figures import style
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """The data of a figure, and what to show of them.
+    """The data of a figure, and the selection to draw.
 
     Attributes:
       frame: a table (experiments/table.py).
@@ -52,7 +52,7 @@ class Request:
         return self.frame[self.frame["agent"].isin(self.agents) | words.isin(self.agents)]
 
     def main(self) -> pd.DataFrame:
-        """The same; if nobody asked, without ablations and single changed parameters."""
+        """The rows of `chosen`; without `agents`, those of presets that are no ablations."""
         plain = [name for name in PRESETS if not name.startswith("paper_")]
         rows = self.frame[self.frame["setting"].isin(plain)]
         return self.chosen() if self.agents or rows.empty else rows

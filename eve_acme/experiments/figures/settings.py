@@ -23,6 +23,10 @@ ABLATIONS = {
 }
 """What each ablation of the paper changes."""
 BASES = {"default": "#0072b2", "paper": "#d55e00"}
+PAPER_RANGES = dict(
+    omega=(1.0, 1e2), sigma_return=(1e1, 1e3), epsilon=(1e-13, 1e-8), beta=(1e-13, 1e-8)
+)
+"""Where the paper's text calls its agent good or robust; of sigma_return it has the square."""
 TITLES = {"default": "EVE", "paper": "EVE (paper)"}
 
 
@@ -168,10 +172,13 @@ def sensitivity(request: Request) -> Any:
             if base in plain:
                 values[plain[base]] = _number(base, field)
             _values(axis, ends, values, value, BASES[base], plain.get(base))
+            if base == "paper" and field in PAPER_RANGES:
+                axis.axvspan(*PAPER_RANGES[field], color=style.GRID, alpha=0.5, lw=0, zorder=0)
             axis.set_title(f"{TITLES[base]}: {field}", fontsize=9)
             axis.set_visible(len(numbers) > 0)
         row[0].set_ylabel(value.replace("_", " "))
-    figure.suptitle(f"{task} (ring: the preset's own value)", fontsize=11, color=style.INK)
+    shaded = "; shaded: good by the paper's text" if "paper" in bases else ""
+    figure.suptitle(f"{task} (ring: the preset's own value{shaded})", fontsize=10)
     return figure
 
 

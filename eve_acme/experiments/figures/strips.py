@@ -28,20 +28,27 @@ def strips(panels: Sequence[Panel], title: str, colours: Mapping[style.Series, s
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     most = max(len(panel.groups) for panel in panels)
-    size = (max(5.0, 3.4 * columns), rows * (0.9 + 0.32 * most) + 0.5)
+    size = (max(5.4, 3.4 * columns), rows * (0.9 + 0.32 * most) + 0.5)
     figure, axes = style.new(columns, rows, size)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    for axis, panel in zip(axes.flat, panels, strict=False):
-        _draw(axis, panel, colours)
+    for i, (axis, panel) in enumerate(zip(axes.flat, panels, strict=False)):
+        named = i % columns == 0 or _names(panel) != _names(panels[i - 1])
+        _draw(axis, panel, colours, named)
     figure.suptitle(title, fontsize=11, color=style.INK)
     return figure
 
 
-def _draw(axis: Any, panel: Panel, colours: Mapping[style.Series, str]) -> None:
+def _names(panel: Panel) -> list[str]:
+    return [name for name, _ in panel.groups]
+
+
+def _draw(axis: Any, panel: Panel, colours: Mapping[style.Series, str], named: bool) -> None:
+    """Draws one chart; the number of seeds alone names its rows if those beside it are named."""
     names = []
     for row, (name, runs) in enumerate(panel.groups):
-        names.append(f"{name} (n={len(runs)})")
+        number = f"n={len(runs)}"
+        names.append(f"{name} ({number})" if named else number)
         if runs.empty:
             continue
         solved = runs["solved"].astype(bool) if "solved" in runs else runs["seed"] >= 0

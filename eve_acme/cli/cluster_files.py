@@ -1,0 +1,146 @@
+"""`eve cluster manifests` and `eve cluster slurm`: write files that start a run elsewhere."""
+
+import argparse
+import pathlib
+import shlex
+from typing import Any
+
+from eve_acme.cli import launch as launch_lib
+from eve_acme.cli import manifests, slurm
+from eve_acme.cli import node as node_lib
+from eve_acme.distributed.node import Run
+from eve_acme.errors import UsageError
+from eve_acme.experiments import plan as plan_lib
+from eve_acme.files import write_atomically
+
+COMMAND = pathlib.Path(__file__).resolve().parents[2] / "eve"
+"""That of a checkout; elsewhere `eve` is on the PATH."""
+MOST_HOSTS = 1000
+_HEAD = "# Written by 'eve cluster {}'.\n"
+
+
+def add_actions(add: Any) -> None:
+    """Adds both actions, by a function that takes their name, command and help."""
+    action = add("manifests", write_manifests, "write Kubernetes manifests of a run")
+    action.add_argument("--image", default="eve-acme", help="NAME[:TAG] (default: eve-acme)")
+    _add_shape(action)
+    action.add_argument("--out", default="kubernetes", metavar="DIR", help="default: kubernetes")
+    action = add("slurm", write_slurm, "write an sbatch script of a run")
+    _add_shape(action)
+    action.add_argument("--nodes", type=int, default=1, metavar="N", help="hosts (default: 1)")
+    action.add_argument(
+        "--folder",
+        metavar="DIR",
+        help="of the run, on a disk that all hosts share; relative to where sbatch is called "
+        "(default: runs/TASK-launch-seedSEED)",
+    )
+    action.add_argument("--out", metavar="FILE", help="default: the script is printed")
+
+
+def _add_shape(action: Any) -> None:
+    action.add_argument("--actors", type=int, default=2, metavar="N", help="default: 2")
+    action.add_argument(
+        "--replay-megabytes",
+        type=float,
+        metavar="X",
+        help="as for 'eve launch'; the memory of learner and replay follows it",
+    )
+    action.set_defaults(passes_rest=True)
+
+
+def write_manifests(args: argparse.Namespace) -> int:
+    """Writes what `kubectl apply -k` needs to a folder."""
+    words, run = _sized(args)
+    manifests.check_namespace(args.name)
+    megabytes = run.plan.config.replay_megabytes
+    texts = manifests.files(shlex.join(words), args.actors, megabytes, args.image, args.name)
+    directory, head = pathlib.Path(args.out), _HEAD.format("manifests")
+    try:
+        for name in texts:
+            path = directory / name
+            if path.exists() and not path.read_text(errors="replace").startswith(head):
+                raise UsageError(
+                    f"--out: got {args.out!r}, allowed is a folder whose {name}, if any, was "
+                    "written by 'eve cluster manifests'"
+                )
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_atomically(directory / name, (head + text).encode())
+    except OSError as error:
+        raise UsageError(
+            f"--out: got {args.out!r}, allowed is a folder that can be written ({error.strerror})"
+        ) from None
+    print(f"wrote {', '.join(texts)}; next: kubectl apply -k {shlex.quote(args.out)}")
+    return 0
+
+
+def write_slurm(args: argparse.Namespace) -> int:
+    """Writes an sbatch script, or prints it."""
+    words, run = _sized(args)
+    if not 1 <= args.nodes <= MOST_HOSTS:
+        raise UsageError(
+            f"--nodes: got {args.nodes}, allowed is a whole number from 1 to {MOST_HOSTS}"
+        )
+    manifests.check_namespace(args.name)
+    name = f"{plan_lib.folder_name(run.plan.task)}-launch-seed{run.plan.seed}"
+    script = slurm.script(
+        words,
+        args.folder or f"runs/{name}",
+        args.actors,
+        args.nodes,
+        run.plan.config.replay_megabytes,
+        eve=str(COMMAND) if COMMAND.exists() else "eve",
+        name=args.name,
+    )
+    text = "#!/usr/bin/env bash\n" + _HEAD.format("slurm") + script
+    if args.out is None:
+        print(text, end="")
+        return 0
+    path = pathlib.Path(args.out)
+    if path.exists():
+        raise UsageError(f"--out: got {args.out!r}, which exists, allowed is a new file")
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise UsageError(
+            f"--out: got {args.out!r}, allowed is a file in a folder ({error.strerror})"
+        ) from None
+    print(f"next: sbatch {shlex.quote(args.out)}")
+    return 0
+
+
+def checked_run(args: argparse.Namespace, words: list[str]) -> Run:
+    """The run that words of 'eve launch' describe, of which `args.actors` actors are started.
+
+    Raises UsageError if the words or the number of actors are bad.
+    """
+    launch_args = args.parse(["launch", *words])
+    for name in ("out", "resume", "port", "metrics_port", "metrics_host"):
+        if getattr(launch_args, name) is not None:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option}: got a value after --, allowed is none there")
+    if launch_args.actors is None:
+        launch_args.actors = node_lib.MOST_ACTORS
+    run = launch_lib.run_of(launch_args, pathlib.Path())
+    launch_lib.check_room(run)
+    check_actors(args.actors, run.actors)
+    return run
+
+
+def check_actors(actors: int, most: int) -> None:
+    """Raises UsageError unless so many may join."""
+    if not 1 <= actors <= most:
+        raise UsageError(f"--actors: got {actors}, allowed is a whole number from 1 to {most}")
+
+
+def _sized(args: argparse.Namespace) -> tuple[list[str], Run]:
+    """The words of a run with the actors and megabytes that are asked for, and the run."""
+    words = list(args.rest) or ["deep_sea/0"]
+    given = args.parse(["launch", *words])
+    if args.replay_megabytes is not None:
+        if given.replay_megabytes is not None:
+            raise UsageError("--replay-megabytes: got it before and after --, allowed is one")
+        words += ["--replay-megabytes", f"{args.replay_megabytes:.12g}"]
+    if given.actors is None and args.actors > node_lib.MOST_ACTORS:
+        words += ["--actors", str(args.actors)]
+    return words, checked_run(args, words)

@@ -1,0 +1,68 @@
+"""The coordinator's status.json as a reader sees it over time: latest values, rates, progress."""
+
+import collections
+import json
+import pathlib
+import time
+from typing import Any
+
+WINDOW_SECONDS = 15.0
+PROGRESS = ("episodes", "env_steps", "rounds")
+"""A run makes progress while one of these grows."""
+
+
+class StatusWindow:
+    """The statuses of the last seconds. One thread calls `read`; others may call the rest."""
+
+    def __init__(self, directory: pathlib.Path):
+        self._path = directory / "status.json"
+        self._seen: collections.deque[dict[str, Any]] = collections.deque()
+        self._started = time.time()
+        self._furthest: dict[str, int] = {}
+        self._moved = time.monotonic()
+
+    def read(self) -> dict[str, Any] | None:
+        """Reads the file; returns its status if it is new, and of this start of the run."""
+        try:
+            status = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return None
+        before = self.latest
+        if status["time"] < self._started or (before and status["time"] <= before["time"]):
+            return None
+        for name in PROGRESS:  # A restarted learner counts from its checkpoint: no progress yet.
+            if status[name] is not None and status[name] > self._furthest.get(name, -1):
+                self._furthest[name] = status[name]
+                self._moved = time.monotonic()
+        self._seen.append(status)
+        while status["time"] - self._seen[0]["time"] > WINDOW_SECONDS:
+            self._seen.popleft()
+        return status
+
+    @property
+    def latest(self) -> dict[str, Any] | None:
+        """The newest status; None before the first."""
+        return self._seen[-1] if self._seen else None
+
+    @property
+    def seconds_since_progress(self) -> float:
+        """Seconds since an episode, a step or a round was last added; at first, since the start."""
+        return time.monotonic() - self._moved
+
+    def difference(self, name: str) -> float | None:
+        """By how much a value has grown over the window, at least 0; None if it is not known."""
+        if not self._seen:
+            return None
+        first, last = self._seen[0][name], self._seen[-1][name]
+        return None if first is None or last is None else max(0, last - first)
+
+    def rate(self, name: str) -> float | None:
+        """The same for each second."""
+        difference = self.difference(name)
+        seconds = self.seconds
+        return None if difference is None or seconds <= 0 else difference / seconds
+
+    @property
+    def seconds(self) -> float:
+        """From the first status of the window to the last."""
+        return self._seen[-1]["time"] - self._seen[0]["time"] if self._seen else 0.0
