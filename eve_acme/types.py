@@ -79,7 +79,8 @@ class New(NamedTuple):
       place: `[2]`, for one trajectory the number of its writer, and its number among that writer's
         trajectories.
       everything: True if these are all transitions that replay has held so far.
-      extras: `[m, ...]`, of each transition's first step; () for none, as EVE's own actor writes.
+      extras: `[m, ...]`, the extras of each transition's first step; () without extras, as from
+        EVE's own actor.
     """
 
     transitions: Transition

@@ -25,7 +25,8 @@ import jax
 import jax.numpy as jnp
 
 from eve_acme.config import ConfigError, EVEConfig
-from eve_acme.core.gradients import Gradients, LayerGradients, gradients
+from eve_acme.core.gradients import Gradients, gradients
+from eve_acme.core.layer_gradients import LayerGradients
 from eve_acme.core.networks import FIRST, Network
 from eve_acme.core.rowwise import inverse, row_sums
 from eve_acme.types import Array, Params

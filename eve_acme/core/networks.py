@@ -211,7 +211,15 @@ def rows_product(w: jax.Array, x: Rows) -> jax.Array:
 
 
 def with_rows(tree: Params, rows: Any) -> Params:
-    """Replaces the first layer's w by `rows`, in a tree like the parameters."""
+    """Replaces the rows of the first layer's w.
+
+    Args:
+      tree: a tree like the parameters.
+      rows: `[rows, units]`, the new w.
+
+    Returns:
+      A tree that shares all other leaves with `tree`.
+    """
     return {**tree, FIRST: {**tree[FIRST], "w": rows}}
 
 

@@ -281,7 +281,12 @@ def from_dense(state: update.State) -> RowState:
 
 
 def to_dense(config: EVEConfig, state: RowState) -> update.State:
-    """Converts a row state to a dense state, with all rows advanced to the current step."""
+    """Converts a row state to a dense state, with all rows advanced to the current step.
+
+    Args:
+      config: the hyper-parameters.
+      state: the row state.
+    """
     rows = advance(config, _unpack(state.table), state.seen, state.rest.steps)
     return _with_rows(state.rest, rows)
 

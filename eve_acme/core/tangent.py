@@ -35,12 +35,13 @@ The inverse has one of two forms:
 
 The residual outside the span is counted in two ways: as one direction that all inputs share, and as
 a direction of the input's own, in a count-min sketch (inputs are hashed `HASHES` times, and the
-smallest precision is used). The share of visits that repeat an input and an action exactly weighs
-the two. With that weight the input's own residual is also noise in what its visit says of the
-landmarks, as in FITC (Snelson and Ghahramani, 2006): otherwise visits of more inputs than there are
-landmarks would determine every direction of the span. Inputs that repeat stand for states, and
-states may have near encodings (coordinates of a grid, binary numbers) and unrelated values. Inputs
-that never repeat, as in continuous worlds, would stay unknown if each was counted by itself.
+smallest precision is used). The two are weighted by the share of visits that repeat an input and an
+action exactly. With that weight the input's own residual is also noise in the visit's information
+about the landmarks, as in FITC (Snelson and Ghahramani, 2006): otherwise visits of more inputs than
+there are landmarks would determine every direction of the span. Inputs that repeat are discrete
+states, which may have similar encodings (coordinates of a grid, binary numbers) but unrelated
+values. Inputs that never repeat, as in continuous environments, would keep the prior's variance if
+each were counted by itself.
 
 Inputs are in the units of their entries (`units`). When a unit changes, the landmarks are rebuilt,
 each with the visits of the inputs that were nearest to it.

@@ -108,7 +108,12 @@ class Arrays:
         )
 
     def put(self, i: int, observation: Any) -> None:
-        """Writes an observation, a tree like the spec, at row i."""
+        """Writes an observation.
+
+        Args:
+          i: the row.
+          observation: a tree like the spec.
+        """
         for column, value in zip(
             self.columns, self._structure.flatten_up_to(observation), strict=True
         ):

@@ -27,7 +27,12 @@ def rounds_per_item(config: EVEConfig) -> int:
 
 
 def rounds_due(config: EVEConfig, items: int) -> int:
-    """Returns the number of rounds due after the first `items` transitions, in all engines."""
+    """Returns the number of rounds that are due: the schedule of all engines.
+
+    Args:
+      config: the hyper-parameters.
+      items: the number of transitions inserted so far.
+    """
     return rounds_per_item(config) * max(0, items - config.min_replay + 1)
 
 

@@ -54,7 +54,7 @@ class Windows:
           observation: the observation before the step.
           action: the action.
           after: the time step that the environment returned.
-          extras: what the actor records beside the step.
+          extras: additional data of the step, such as Acme's extras.
 
         Returns:
           The transitions that the step completed: several at an episode's end.
