@@ -218,7 +218,7 @@ def _tangent(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray])
         k = len(arrays[".tangent.inputs"])
         form: Any = tangent.Landmarks
         rest = (blocks, tangent.HASHES, tangent.DIRECTIONS)
-        shapes = [(k, length), (k, k), (blocks, k, k), rest]
+        shapes: list[tuple[int, ...]] = [(k, length), (k, k), (blocks, k, k), rest, (blocks,), ()]
     else:
         form = tangent.Arrow
         shapes = [(blocks, length - 1), (blocks, length - 1), (blocks,), (2,)]
