@@ -70,7 +70,7 @@ def _entry(node: ast.AST, exported: bool) -> str:
         elif not method.name.startswith("_"):
             text += f"\n{_code('.' + method.name, method)}{_first_paragraph(method)}\n"
     for field in options:
-        if isinstance(field.value, ast.Call) and ast.unparse(field.value.func) == "option":
+        if isinstance(field.value, ast.Call) and len(field.value.args) >= 2:  # A hyper-parameter.
             default, words = field.value.args[:2]
             text += f"\n- `{field.target.id} = {ast.unparse(default)}`: {ast.literal_eval(words)}"
     return text.rstrip("\n") + "\n"

@@ -1,5 +1,6 @@
 """The API reference is that of the code: as it is generated, and as Python itself sees it."""
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -33,6 +34,12 @@ def test_all_that_is_exported_is_on_it(make_api):
 
 
 @pytest.mark.acme
+def test_every_hyper_parameter_is_on_it(make_api):
+    page = make_api.page()
+    for field in dataclasses.fields(eve_acme.EVEConfig):
+        assert f"- `{field.name} = " in page
+
+
 def test_signatures_are_those_of_the_objects(make_api):
     """Names of parameters from `inspect`, which has imported them, in the order of the page."""
     page = make_api.page()
