@@ -678,6 +678,7 @@ def test_a_callback_and_a_logger_are_told_of_each_episode():
     assert called == [(3 * episode.number, episode) for episode in episodes]
     assert [values["episode"] for values in written] == [1, 2, 3, 4, 5, 6]
     assert [values["n"] for values in written] == [4, 7, 10, 13, 16, 19]
-    assert written[0].keys() < written[-1].keys()  # 16 steps are in replay from the sixth on.
+    assert written[0].keys() == written[-1].keys()
+    assert np.isnan(written[0]["loss"])  # 16 steps are in replay from the sixth on.
     assert written[-1]["episode_return"] == episodes[-1].total
     assert written[-1]["learner_updates"] == 2 * 3 and np.isfinite(written[-1]["loss"])

@@ -21,7 +21,8 @@ def test_a_run_writes_event_files_and_every_episode(tmp_path, capsys):
     assert main([*words, *QUICK]) == 0
     text = capsys.readouterr().out
     assert "mean return of the last 5 episodes" in text
-    assert "(summary.json, curve.png, results.csv, episodes.csv, config.json, tensorboard/)" in text
+    files = "index.html, summary.json, curve.png, results.csv, episodes.csv, metrics.csv"
+    assert f"({files}, config.json, tensorboard/)" in text
     rows = list(csv.DictReader((out / "episodes.csv").open()))
     assert [row["episode"] for row in rows] == ["1", "2", "3", "4", "5"]
     assert all(row["length"] == "3" and row["bad"] in "01" for row in rows)
