@@ -119,7 +119,20 @@ class EVEBuilder:
         replay_client: reverb.Client | None = None,
         counter: counting.Counter | None = None,
     ) -> EVELearner:
-        """The learner; raises InputError if the network does not fit the environment."""
+        """Makes the learner.
+
+        Args:
+          random_key: the source of all of the learner's randomness.
+          networks: the Q-network.
+          dataset: the result of `make_dataset_iterator`.
+          logger_fn: called with "learner" to make the logger; None for Acme's default logger.
+          environment_spec: the spec of the environment.
+          replay_client: unused.
+          counter: counts minibatches as `steps`.
+
+        Raises:
+          InputError: the network does not fit the environment.
+        """
         checks.check_network(networks, environment_spec.observations, environment_spec.actions)
         networks = with_example(networks, environment_spec.observations)
         return EVELearner(
@@ -144,7 +157,7 @@ class EVEBuilder:
 
         Args:
           networks: the Q-network.
-          environment_spec: of the environment; None to take the network's own example observation.
+          environment_spec: may be None if the network's `example` is set.
           evaluation: whether to act greedily on the posterior's mean, without burn-in.
         """
         if environment_spec is not None:
