@@ -2,8 +2,8 @@
 
 Every episode of the run has a ticket. An actor that restarts gets its unreported ticket again. So a
 run has exactly the requested number of episodes, its first episodes are random for any number of
-actors, and a repeated call changes nothing. If an actor does not come back, another actor gets an
-additional ticket.
+actors, and a repeated call changes nothing. If an actor does not come back, another actor gets a
+new ticket in its place.
 """
 
 import threading
@@ -14,14 +14,14 @@ from eve_acme.distributed.node import Node, Run
 from eve_acme.replay import journal
 
 GONE_SECONDS = 60.0
-"""An actor that has made no call for so long loses its ticket."""
+"""The ticket of an actor that has made no call for so long no longer counts as in play."""
 
 
 FAREWELL_SECONDS = 3.0
 """How long the counter keeps answering after the end of the run, so that actors learn of it."""
 
 WAIT, OVER = -1, -2
-"""Returned instead of a ticket. WAIT: none is free, but one may become free. OVER: the run ended."""
+"""Returned instead of a ticket. WAIT: none is free now, one may be later. OVER: the run ended."""
 
 
 class Counter(Node):
