@@ -19,7 +19,7 @@ class Run:
     """Describes a distributed run; every process builds its nodes from an equal `Run`.
 
     Attributes:
-      plan: the task, the agent and the length of the run.
+      plan: the task, the agent, its config and the number of episodes.
       actors: number of actors.
       directory: the run's folder.
       steps: the run ends after so many environment steps; None for no limit.
