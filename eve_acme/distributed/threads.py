@@ -44,7 +44,7 @@ def run(run: Run, quiet: bool, endpoint: Endpoint | None = None) -> int:
     try:
         manager = lp.launch(make_program(run), launch_type="local_mt")
         for number in before:
-            signal.signal(number, stop)  # Launchpad's handler cannot interrupt a blocked lock.
+            signal.signal(number, stop)  # Launchpad's handler cannot interrupt a lock wait.
         with View(run.directory, run.plan.config.samples_per_insert, quiet) as view:
             shown = threading.Thread(target=_show, args=(view, done, stop), daemon=True)
             shown.start()
