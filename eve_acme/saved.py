@@ -115,9 +115,9 @@ class Agent:
 
         Args:
           observations: one observation, or a batch of B.
-          num: number of posterior samples.
-          levels: of the quantiles.
-          seed: of the samples.
+          num: number of posterior samples; unused if `config.predictive` is 'linear'.
+          levels: levels of the quantiles.
+          seed: of the samples; unused if `config.predictive` is 'linear'.
         """
         batch, single = self._batch(observations)
         key = jax.random.PRNGKey(seed)
@@ -127,7 +127,7 @@ class Agent:
         return Values(mean, std, quantiles)
 
     def value_samples(self, key: jax.Array, observations: Any, num: int) -> jax.Array:
-        """Returns posterior samples of the values.
+        """Returns posterior samples of the values, `[num, B, num_actions]`.
 
         Args:
           key: draws the samples.
@@ -135,7 +135,7 @@ class Agent:
           num: number of samples.
 
         Returns:
-          `[num, B, num_actions]`; without B for one observation.
+          `[num, B, num_actions]`, or `[num, num_actions]` for one observation.
         """
         batch, single = self._batch(observations)
         samples = self._epistemic.value_samples(key, self.posterior, batch, num)

@@ -63,16 +63,13 @@ class Acme040Builder:
         adder: Adder | None = None,
         variable_source: core.VariableSource | None = None,
     ) -> EVEActor:
-        """Makes an actor.
+        """Makes an actor; raises InputError for a limited builder under `LocalLayout`.
 
         Args:
           random_key: the source of all of the actor's randomness.
           policy_network: the result of the builder's `make_policy`.
           adder: receives the steps; None for an evaluator.
           variable_source: serves the posterior.
-
-        Raises:
-          InputError: the builder is limited and the driver is `LocalLayout`.
         """
         # Only a single-threaded layout passes the learner itself to an actor that has an adder.
         # Other layouts pass a client or a runner of the learner.

@@ -119,7 +119,7 @@ class EVEBuilder:
         replay_client: reverb.Client | None = None,
         counter: counting.Counter | None = None,
     ) -> EVELearner:
-        """Makes the learner.
+        """Makes the learner; raises InputError if the network does not fit the environment.
 
         Args:
           random_key: the source of all of the learner's randomness.
@@ -129,9 +129,6 @@ class EVEBuilder:
           environment_spec: the spec of the environment.
           replay_client: unused.
           counter: counts minibatches as `steps`.
-
-        Raises:
-          InputError: the network does not fit the environment.
         """
         checks.check_network(networks, environment_spec.observations, environment_spec.actions)
         networks = with_example(networks, environment_spec.observations)
@@ -153,7 +150,7 @@ class EVEBuilder:
         environment_spec: specs.EnvironmentSpec | None = None,
         evaluation: bool = False,
     ) -> Behaviour:
-        """Makes an actor's behaviour.
+        """Makes an actor's behaviour, or an evaluator's: greedy on the posterior's mean.
 
         Args:
           networks: the Q-network.

@@ -10,8 +10,7 @@ from eve_acme.config import EVEConfig
 from eve_acme.types import ReplayFull
 
 ITEM_OVERHEAD = 5 * 1024
-"""Bytes of Reverb's overhead for each item, without its data: measured 3,900 to 4,900, rounded
-up."""
+"""Bytes of overhead for each Reverb item, beside its data: measured 3,900 to 4,900, rounded up."""
 
 
 class Stored(NamedTuple):

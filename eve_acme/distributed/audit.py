@@ -48,7 +48,9 @@ def reconcile(run: Run) -> str | None:
 
 
 def _mend(path: Any, belongs: str, counted: list[Any], episodes: dict[Any, Any]) -> str:
-    """Rewrites the counter's journal with the reports of replay's episodes only, in order.
+    """Rewrites the counter's journal so that it reports exactly the episodes in replay's log.
+
+    Keeps the other records and the order, and appends the missing reports.
 
     Args:
       path: the counter's journal.

@@ -161,7 +161,7 @@ class Coordinator(Node):
             time.sleep(0.1)
 
     def _report_all(self) -> bool:
-        """Closes replay and reports episodes to the counter whose actors could not report them.
+        """Closes replay and reports its newest episodes, in case their actors could not.
 
         Returns:
           Whether replay and, for each actor, the counter answered.

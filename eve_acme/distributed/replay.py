@@ -8,7 +8,7 @@ from eve_acme.distributed.node import Node, Run, make_builder, make_spec
 
 
 class Replay(Node):
-    """Serves the tables and reports what is stored."""
+    """Serves the tables and confirms stored episodes."""
 
     def __init__(self, run: Run, reverb_address: Any):
         import reverb
