@@ -1,4 +1,4 @@
-"""Runs a program that imports Acme 0.4.0 first: `python -m eve_acme.agent script.py args...`.
+"""Runs a script that imports Acme 0.4.0: `python -m eve_acme.agent script.py args...`.
 
 Importing this package repairs JAX for Acme before the script runs.
 """

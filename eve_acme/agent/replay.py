@@ -135,7 +135,7 @@ def make_tables(
       The tables `eve_replay` and `eve_stream`.
     """
     rounds = rounds_per_item(config)
-    # These bounds block nobody. They are finite, since Acme's drivers do arithmetic with them.
+    # These bounds never block. They are finite, since Acme's drivers do arithmetic with them.
     replay_limiter, stream_limiter = (
         reverb.rate_limiters.SampleToInsertRatio(1.0, 1, (-1e9, 9e8)) for _ in range(2)
     )
