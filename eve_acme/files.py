@@ -1,8 +1,7 @@
-"""Files that are there whole or not at all, and that show damage: each that a resume reads carries
-a checksum and the name of what it belongs to.
+"""Atomic writes and checksums: each file that a resume reads has a checksum and names its owner.
 
-JSON has its checksum as a field, other files in a first line, and a folder of files in a list of
-its own (`checksums.json`).
+JSON files have the checksum as a field, other files in their first line, and a folder of files has
+a list of checksums (`checksums.json`).
 """
 
 import errno
@@ -20,17 +19,22 @@ _MAGIC = b"eve-sealed"
 
 
 class Damaged(InputError):
-    """A file is not what was written, or belongs to something else; the message names it."""
+    """A file is damaged, or belongs to another owner; the message names the file."""
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether there was no room on a disk; also as another process said it."""
+    """Returns whether an error means a full disk, also if it quotes another process's error."""
     full = (errno.ENOSPC, errno.EDQUOT)
     return getattr(error, "errno", None) in full or os.strerror(full[0]) in str(error)
 
 
 def disk_full(directory: pathlib.Path, how: str) -> str:
-    """What to say of a run whose disk is full."""
+    """Returns the message for a run whose disk is full.
+
+    Args:
+      directory: the run's folder.
+      how: the command that resumes the run.
+    """
     return (
         f"the disk of {str(directory)!r} is full; what was saved there is safe: make room, then "
         f"go on by {how}"
@@ -38,7 +42,7 @@ def disk_full(directory: pathlib.Path, how: str) -> str:
 
 
 def write_atomically(path: pathlib.Path, data: bytes) -> None:
-    """Writes a file; a crash, or a power cut, leaves the one before or this one."""
+    """Writes and fsyncs a file atomically: a crash or power cut leaves the old file or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb") as file:
@@ -52,13 +56,24 @@ def write_atomically(path: pathlib.Path, data: bytes) -> None:
 
 
 def write_sealed(path: pathlib.Path, data: bytes, belongs: str) -> None:
-    """Writes a file behind a line with its checksum and what it belongs to."""
+    """Writes a file with a first line that holds its checksum and its owner.
+
+    Args:
+      path: the file.
+      data: its contents.
+      belongs: its owner, such as the identity of a run.
+    """
     head = " ".join((_digest(belongs.encode() + data), belongs))
     write_atomically(path, _MAGIC + b" " + head.encode() + b"\n" + data)
 
 
 def read_sealed(path: pathlib.Path, belongs: str) -> bytes:
-    """The data of `write_sealed`; raises Damaged."""
+    """Returns the data that `write_sealed` wrote; raises Damaged.
+
+    Args:
+      path: the file.
+      belongs: the expected owner.
+    """
     head, _, data = _read(path).partition(b"\n")
     magic, _, rest = head.partition(b" ")
     checksum, _, owner = rest.decode(errors="replace").partition(" ")
@@ -69,13 +84,13 @@ def read_sealed(path: pathlib.Path, belongs: str) -> bytes:
 
 
 def write_sealed_json(path: pathlib.Path, value: dict[str, Any]) -> None:
-    """Writes JSON in a form that people can read, its checksum with it; refuses what is no JSON."""
+    """Writes indented JSON with its checksum; raises ValueError or TypeError if it is no JSON."""
     sealed = {**value, CHECKSUM: _json_digest(value)}
     write_atomically(path, (json.dumps(sealed, indent=2, allow_nan=False) + "\n").encode())
 
 
 def read_sealed_json(path: pathlib.Path) -> dict[str, Any]:
-    """The value of `write_sealed_json`; raises Damaged."""
+    """Returns the value that `write_sealed_json` wrote; raises Damaged."""
     try:
         value = json.loads(_read(path))
     except ValueError as error:
@@ -88,13 +103,23 @@ def read_sealed_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def seal_folder(folder: pathlib.Path, belongs: str) -> None:
-    """Lists the checksums of all files of a folder in it."""
+    """Writes the checksums of all files of a folder to its `checksums.json`.
+
+    Args:
+      folder: the folder.
+      belongs: its owner, such as the identity of a run.
+    """
     files = {str(path.relative_to(folder)): _file_digest(path) for path in _files(folder)}
     write_sealed_json(folder / LIST, dict(belongs=belongs, files=files))
 
 
 def check_folder(folder: pathlib.Path, belongs: str) -> None:
-    """Raises Damaged unless a folder has all files that were sealed, as they were."""
+    """Raises Damaged unless all sealed files of a folder exist unchanged.
+
+    Args:
+      folder: the folder.
+      belongs: the expected owner.
+    """
     sealed = read_sealed_json(folder / LIST)
     check_owner(folder, sealed["belongs"], belongs)
     for name, checksum in sealed["files"].items():
@@ -106,7 +131,13 @@ def check_folder(folder: pathlib.Path, belongs: str) -> None:
 
 
 def check_owner(path: pathlib.Path, owner: str, belongs: str) -> None:
-    """Raises Damaged if a file belongs to something else than is asked for."""
+    """Raises Damaged if a file has another owner than expected.
+
+    Args:
+      path: the file, for the message.
+      owner: the owner that the file names.
+      belongs: the expected owner.
+    """
     if owner != belongs:
         raise Damaged(f"{path}: belongs to {owner!r}, allowed is {belongs!r}")
 
@@ -135,5 +166,5 @@ def _file_digest(path: pathlib.Path) -> str:
 
 
 def _json_digest(value: dict[str, Any]) -> str:
-    plain = json.loads(json.dumps(value, allow_nan=False))  # Tuples become lists, keys text.
+    plain = json.loads(json.dumps(value, allow_nan=False))  # Tuples become lists, keys strings.
     return _digest(json.dumps(plain, sort_keys=True).encode())

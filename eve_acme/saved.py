@@ -4,7 +4,7 @@
     action = agent.act(observation)
     values = agent.values(observation)       # values.mean, values.std, values.quantiles
 
-Needs JAX and Haiku alone: neither Acme nor Reverb nor TensorFlow nor the environment.
+Needs only JAX and Haiku: neither Acme nor Reverb nor TensorFlow nor the environment.
 """
 
 import dataclasses
@@ -49,10 +49,16 @@ def _compiled(policy: Policy) -> _Compiled:
 
 
 class Agent:
-    """A network with its posterior: acts, and says how sure it is of each action's value.
+    """A network with its posterior: selects actions and estimates the uncertainty of their values.
 
-    Observations are as `observation_spec` has them: one, or a batch along a leading axis. All
-    methods work under `jit` and `vmap`; outside of them an index out of range is refused.
+    Methods take one observation that matches `observation_spec`, or a batch along a leading axis.
+    All methods work under `jit` and `vmap`; outside of them they reject an index out of range.
+
+    Args:
+      config: the hyper-parameters.
+      network: the Q-network.
+      posterior: the posterior over its parameters.
+      observation_spec: a tree of specs.
     """
 
     def __init__(
@@ -69,13 +75,13 @@ class Agent:
         self._thompson = _compiled(make_policy(thompson, network))
 
     def act(self, observation: Any, key: jax.Array | None = None) -> Any:
-        """The greedy action on the posterior's mean, or on its sample `key`.
+        """Returns the greedy action on the posterior's mean, or on a posterior sample.
 
-        Give the same key for a whole episode to explore as in training.
+        Pass the same key for a whole episode to explore as in training.
 
         Args:
-          observation: one, or a batch of B.
-          key: of the posterior sample; None for the mean.
+          observation: one observation, or a batch of B.
+          key: draws the posterior sample; None for the mean.
 
         Returns:
           An int for one observation, `[B]` for a batch; under `jit` and `vmap` always an array.
@@ -83,7 +89,7 @@ class Agent:
         return self.policy(key)(observation)
 
     def policy(self, key: jax.Array | None = None) -> Callable[[Any], Any]:
-        """`act` with one posterior sample drawn now: for an episode, draw it once."""
+        """Returns `act` for one posterior sample, drawn now; make one policy for each episode."""
         functions = self._greedy if key is None else self._thompson
         key = jax.random.PRNGKey(0) if key is None else key
         plan = functions.plan(self.posterior, key)
@@ -105,7 +111,14 @@ class Agent:
         levels: Sequence[float] = LEVELS,
         seed: int = 0,
     ) -> Values:
-        """Mean, epistemic standard deviation and quantiles of each action's value."""
+        """Returns mean, epistemic standard deviation and quantiles of each action's value.
+
+        Args:
+          observations: one observation, or a batch of B.
+          num: number of posterior samples; unused if `config.predictive` is 'linear'.
+          levels: levels of the quantiles.
+          seed: of the samples; unused if `config.predictive` is 'linear'.
+        """
         batch, single = self._batch(observations)
         key = jax.random.PRNGKey(seed)
         mean, std, quantiles = self._epistemic.values(key, self.posterior, batch, num, levels)
@@ -114,7 +127,16 @@ class Agent:
         return Values(mean, std, quantiles)
 
     def value_samples(self, key: jax.Array, observations: Any, num: int) -> jax.Array:
-        """Posterior samples of the values, `[num, B, num_actions]` (no B for one observation)."""
+        """Returns posterior samples of the values, `[num, B, num_actions]`.
+
+        Args:
+          key: draws the samples.
+          observations: one observation, or a batch of B.
+          num: number of samples.
+
+        Returns:
+          `[num, B, num_actions]`, or `[num, num_actions]` for one observation.
+        """
         batch, single = self._batch(observations)
         samples = self._epistemic.value_samples(key, self.posterior, batch, num)
         return samples[:, 0] if single else samples
@@ -135,7 +157,18 @@ def save(
     observation_spec: Any,
     num_actions: int,
 ) -> pathlib.Path:
-    """Writes the agent's file into a folder, which it makes if need be; gives its path."""
+    """Writes the agent's file to a folder.
+
+    Args:
+      directory: the folder; created if it does not exist.
+      config: the hyper-parameters.
+      posterior: the posterior.
+      observation_spec: a tree of specs.
+      num_actions: number of discrete actions.
+
+    Returns:
+      The file's path.
+    """
     arrays = {name: np.asarray(leaf) for name, leaf in checks.leaves_with_names(posterior)}
     about = dict(
         config=dataclasses.asdict(config),
@@ -151,11 +184,16 @@ def save(
 
 
 def load(directory: str | os.PathLike, network: Network | None = None) -> Agent:
-    """The agent that a folder of `eve run` (or of `save`) holds.
+    """Loads the agent from a folder of `eve run` or of `save`.
 
     Args:
       directory: the folder.
       network: the agent's network, if it was not made by `make_networks`.
+
+    Raises:
+      FileNotFoundError: the folder holds no agent.
+      Damaged: the file is damaged, or of another version.
+      InputError: the posterior does not fit the network.
     """
     folder = pathlib.Path(directory)
     paths = [path for path in (folder / "checkpoint" / FILE, folder / FILE) if path.exists()]
@@ -166,11 +204,11 @@ def load(directory: str | os.PathLike, network: Network | None = None) -> Agent:
         )
     try:
         with np.load(paths[0], allow_pickle=False) as saved:
-            arrays = dict(saved)  # A zip: each array has its checksum.
+            arrays = dict(saved)  # A zip: it has a checksum for each array.
         about = json.loads(str(arrays.pop("about")))
         config = from_dict(about["config"])
         observations = _spec_from_json(about["observations"])
-    except Exception as error:  # Whatever a damaged zip may raise.
+    except Exception as error:  # A damaged zip may raise any error.
         raise Damaged(f"{paths[0]}: damaged, or of another version ({error!r})") from error
     own = network is not None
     if network is None:
@@ -191,7 +229,7 @@ def load(directory: str | os.PathLike, network: Network | None = None) -> Agent:
 
 
 def _posterior(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray]) -> Posterior:
-    """Arrays by name as the posterior over a network's parameters; raises InputError."""
+    """Builds the posterior over a network's parameters from named arrays; raises InputError."""
     learner = make_dense_learner(config, network)
     key = jax.random.PRNGKey(0)
     shapes = jax.eval_shape(lambda key: learner.posterior(learner.init(key), 1), key)
@@ -209,7 +247,7 @@ def _posterior(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray
 
 
 def _tangent(config: EVEConfig, network: Network, arrays: dict[str, np.ndarray]) -> Any:
-    """The factor that was counted at the insert, in the one of its two forms that was saved."""
+    """Builds the tangent factor, `Landmarks` or `Arrow`, whichever was saved; () if not used."""
     if not config.counts_inputs:
         return ()
     assert network.width is not None
@@ -237,7 +275,7 @@ def _check_shape(name: str, arrays: dict[str, np.ndarray], allowed: tuple[int, .
 
 
 def _spec_to_json(spec: Any) -> Any:
-    """A tree of specs as JSON; tuples of all kinds become plain ones."""
+    """Converts a tree of specs to JSON values; named tuples become plain tuples."""
     if isinstance(spec, dict):
         return {"dict": {name: _spec_to_json(value) for name, value in spec.items()}}
     if isinstance(spec, list | tuple):

@@ -1,4 +1,4 @@
-"""The Acme agent. Importing it repairs JAX for Acme 0.4.0 first, in whichever process it is."""
+"""The Acme agent. Importing it first repairs JAX for Acme 0.4.0, in every process."""
 
 from eve_acme.agent import compat
 

@@ -1,6 +1,6 @@
-"""Runs a program that imports Acme 0.4.0 first: `python -m eve_acme.agent script.py args...`.
+"""Runs a script that imports Acme 0.4.0: `python -m eve_acme.agent script.py args...`.
 
-The package repairs JAX when it is imported, which is before the program is.
+Importing this package repairs JAX for Acme before the script runs.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ def main(words: list[str]) -> None:
     """Runs the script as `python script.py args...` would.
 
     Args:
-      words: the script's path, and its arguments.
+      words: the script's path, then its arguments.
     """
     got = words[0] if words else ""
     if not pathlib.Path(got).is_file():

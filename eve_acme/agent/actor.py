@@ -1,7 +1,8 @@
-"""The actor: one posterior, one plan, one episode.
+"""The actor: draws a posterior sample at the start of each episode and acts on it.
 
-Acme's own actor makes its state before it fetches variables, so that a sample drawn there would be
-of the episode before. This one fetches at an episode's first step, and then only acts.
+Acme's own actor creates its state before it fetches variables, so a sample drawn there would come
+from the previous episode's posterior. This actor fetches the posterior at the first step of an
+episode, and again only every `renew_steps` steps.
 """
 
 from collections.abc import Callable
@@ -17,17 +18,18 @@ from eve_acme.agent.background import Background
 from eve_acme.core.acting import Policy, compiled
 
 POSTERIOR = "posterior"
-"""The one name that is served: mean and Fisher travel as one value, always of one step."""
+"""The only variable the learner serves. Mean and Fisher are one value, so both are of one step."""
 
 
 class Behaviour(NamedTuple):
-    """How an actor behaves over the episodes of a run.
+    """An actor's policy, and when it applies.
 
     Attributes:
-      policy: how to act after burn-in.
-      burn_in_episodes: how many first episodes of the run are uniformly random.
-      renew_steps: steps after which the posterior is fetched, and a sample drawn, again within an
-        episode; 0 for never.
+      policy: selects actions after burn-in.
+      burn_in_episodes: number of episodes, from the start of the run, with uniformly random
+        actions.
+      renew_steps: the actor fetches the posterior and draws a new sample every so many steps within
+        an episode; 0 for never.
     """
 
     policy: Policy
@@ -36,7 +38,7 @@ class Behaviour(NamedTuple):
 
 
 class EVEActor(core.Actor):
-    """Acts on one sample of the posterior an episode, and hands its steps to the adder."""
+    """Acts on one posterior sample per episode and passes each step to the adder."""
 
     def __init__(
         self,
@@ -50,12 +52,13 @@ class EVEActor(core.Actor):
         """Makes the actor.
 
         Args:
-          behaviour: how to act, and for how long at random.
-          random_key: where all of this actor's randomness comes from.
-          actions: the action spec, whose dtype actions get.
-          variable_source: serves the posterior; may be None for one that only acts at random.
-          adder: takes the steps; None for an evaluator.
-          episodes_so_far: episodes of the whole run, for burn-in; by default this actor's own.
+          behaviour: the policy and the length of burn-in.
+          random_key: the source of all of this actor's randomness.
+          actions: the action spec; actions are cast to its dtype.
+          variable_source: serves the posterior; may be None for an actor that only acts at random.
+          adder: receives the steps; None for an evaluator.
+          episodes_so_far: returns the number of episodes of the whole run, which ends burn-in; by
+            default the actor counts its own episodes.
         """
         self._plan_key, self._uniform_key = jax.random.split(random_key)
         self._behaviour = behaviour
@@ -82,7 +85,7 @@ class EVEActor(core.Actor):
         self._renew()
 
     def _renew(self) -> None:
-        """Fetches the posterior, and draws a sample of it."""
+        """Fetches the posterior and draws a sample from it."""
         assert self._variable_source is not None
         (posterior,) = self._background.call(self._variable_source.get_variables, [POSTERIOR])
         self._plan, self._episode_key = self._begin(
@@ -106,12 +109,15 @@ class EVEActor(core.Actor):
         self.episodes += next_timestep.last()
 
     def update(self, wait: bool = False) -> None:
-        """Does nothing: the posterior is fetched where an episode begins."""
+        """Does nothing: `observe_first` and `select_action` fetch the posterior."""
 
     def save(self) -> dict[str, Any]:
-        """What the next episode depends on, beside the key: its number. Between episodes only."""
+        """Returns the number of episodes so far; with the key it determines the next episode.
+
+        Call it only between episodes.
+        """
         return dict(episodes=self.episodes)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes back to where `save` was called."""
+        """Restores the state that `save` returned."""
         self.episodes = state["episodes"]

@@ -1,7 +1,7 @@
-"""The builder as Acme 0.4.0 calls it.
+"""The builder with the interface of Acme 0.4.0.
 
-Its drivers give `make_actor` the adder third, where head's give the environment spec, and give no
-spec at all to `make_adder` and `make_learner`.
+Drivers of 0.4.0 pass the adder as the third argument of `make_actor`, where drivers of Acme's
+development head pass the environment spec. They pass no spec to `make_adder` and `make_learner`.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -25,9 +25,14 @@ class Acme040Builder:
     """`EVEBuilder` with the signatures of 0.4.0's `GenericActorLearnerBuilder`.
 
     `LocalLayout` acts and learns in one thread and keeps the ratio of samples to inserts itself. It
-    also learns at the first k - 1 steps of an episode, which have written nothing yet, so a rate
-    limiter would block it for ever: it needs `EVEBuilder(config, limited=False)`, and a limited
-    builder is refused there.
+    also learns at the first k - 1 steps of an episode, before the adder has written an item, so a
+    rate limiter would block it forever. It needs `EVEBuilder(config, limited=False)`; `make_actor`
+    rejects a limited builder there.
+
+    Args:
+      builder: the builder that makes the parts.
+      environment_spec: passed to the builder's methods that need a spec.
+      logger_fn: makes the learner's logger; None for Acme's default logger.
     """
 
     def __init__(
@@ -58,9 +63,16 @@ class Acme040Builder:
         adder: Adder | None = None,
         variable_source: core.VariableSource | None = None,
     ) -> EVEActor:
-        """An actor; raises InputError for a limited builder under `LocalLayout`."""
-        # Only a layout of one thread hands the actor that writes the learner itself: others hand
-        # it a client or a runner of the learner.
+        """Makes an actor; raises InputError for a limited builder under `LocalLayout`.
+
+        Args:
+          random_key: the source of all of the actor's randomness.
+          policy_network: the result of the builder's `make_policy`.
+          adder: receives the steps; None for an evaluator.
+          variable_source: serves the posterior.
+        """
+        # Only a single-threaded layout passes the learner itself to an actor that has an adder.
+        # Other layouts pass a client or a runner of the learner.
         if self._builder.limited and adder is not None and isinstance(variable_source, EVELearner):
             raise InputError(
                 "limited: got True, allowed is False where one thread acts and learns, as in "

@@ -1,7 +1,7 @@
-"""A call in a thread of its own, which the caller can leave.
+"""Runs blocking calls in a thread, so that signals and SystemExit can interrupt the caller.
 
-Reverb and Courier wait in C++, where Python hears neither signals nor the SystemExit by which Acme
-ends a worker. Whoever waits here hears both.
+Reverb and Courier block in C++, where Python handles neither signals nor the SystemExit by which
+Acme stops a worker. `Background.call` blocks in Python and handles both.
 """
 
 import queue
@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 HEAR_SECONDS = 0.2
-"""How often a caller that waits is back in Python."""
+"""Poll interval of a blocked caller; Python handles signals between polls."""
 
 
 class Background:
-    """One daemon thread, which does not keep the interpreter alive, for calls one by one.
+    """Runs calls one at a time in a daemon thread, which does not keep the interpreter alive.
 
-    It ends with the object.
+    The thread ends when the object is deleted.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable, *args: Any) -> Any:
-        """Calls the function in the thread; gives what it gives, or raises what it raises."""
+        """Calls `function(*args)` in the thread; returns its result or raises its exception."""
         if self._thread is None:
             self._thread = threading.Thread(target=_serve, args=(self._calls,), daemon=True)
             self._thread.start()
@@ -50,4 +50,4 @@ def _serve(calls: "queue.SimpleQueue[Any]") -> None:
             answer.put((function(*args), None))
         except BaseException as error:
             answer.put((None, error))
-        del call, function, args, answer  # What was asked for is not kept alive while waiting.
+        del call, function, args, answer  # Frees the arguments before `get` blocks again.

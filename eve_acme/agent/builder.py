@@ -1,6 +1,6 @@
-"""The builder, in the shape of Acme's development head; `adapter` has that of 0.4.0.
+"""The builder, with the interface of Acme's development head; `adapter` has that of 0.4.0.
 
-It inherits from neither, since the two Acmes share no base class that both of them can call.
+It inherits from no Acme class: the two versions share no base class that both can call.
 """
 
 import dataclasses
@@ -28,16 +28,17 @@ class EVEBuilder:
 
     Args:
       config: the hyper-parameters.
-      episodes_so_far: episodes of the whole run, which end burn-in. By default an actor knows
-        only its own, and the learner reads its counter.
-      limited: whether replay holds the ratio of samples to inserts, as it must wherever actors and
-        learner run freely. A driver that keeps the ratio itself may turn it off; head's
-        `run_experiment` may not, since it learns by what the limiter's bounds allow.
-      sampling: 'streamed', the learner reads every trajectory once and draws minibatches from its
-        own memory; or 'sampled', Reverb draws them, which is slower.
-      ahead: trajectories (of up to ten steps) that actors may be in front of a streamed learner.
-      extras_spec: a tree of specs of what an actor of your own gives the adder as extras, for other
-        readers of the tables: EVE learns from none. They come on top of `replay_megabytes`.
+      episodes_so_far: returns the number of episodes of the whole run, which ends burn-in. By
+        default each actor counts its own episodes, and the learner reads its counter.
+      limited: whether replay's rate limiter enforces the ratio of samples to inserts. Required if
+        actors and learner run concurrently. A driver that keeps the ratio itself may turn it off;
+        head's `run_experiment` may not, since it learns as often as the limiter's bounds allow.
+      sampling: 'streamed': the learner reads every trajectory once and draws minibatches from its
+        own memory; 'sampled': Reverb draws them, which is slower.
+      ahead: maximum number of trajectories (of up to ten steps) that actors may be ahead of a
+        streamed learner.
+      extras_spec: a tree of specs of the extras that a custom actor passes to the adder, for other
+        readers of the tables. EVE does not learn from them; `replay_megabytes` excludes them.
     """
 
     def __init__(
@@ -56,19 +57,19 @@ class EVEBuilder:
 
     @property
     def limited(self) -> bool:
-        """Whether replay holds the ratio of samples to inserts."""
+        """Whether replay's rate limiter enforces the ratio of samples to inserts."""
         return self._mode.limited
 
     def make_replay_tables(
         self, environment_spec: specs.EnvironmentSpec, policy: Behaviour | None = None
     ) -> list[reverb.Table]:
-        """Replay's tables."""
+        """Makes replay's tables; `policy` is unused."""
         return replay.make_tables(self._config, environment_spec, self._mode, self._extras)
 
     def make_dataset_iterator(
         self, replay_client: reverb.Client
     ) -> Generator[New | Rounds, None, None]:
-        """New trajectories, or rounds of minibatches that Reverb has drawn."""
+        """Returns an iterator of new trajectories, or of rounds of minibatches drawn by Reverb."""
         return replay.make_dataset_iterator(self._config, replay_client, self._mode)
 
     def make_adder(
@@ -77,7 +78,7 @@ class EVEBuilder:
         environment_spec: specs.EnvironmentSpec,
         policy: Behaviour | None = None,
     ) -> replay.Adder:
-        """The writer of trajectories."""
+        """Makes the adder, which writes trajectories; `policy` is unused."""
         return replay.Adder(
             replay_client, self._config, environment_spec, self._mode, extras_spec=self._extras
         )
@@ -90,7 +91,15 @@ class EVEBuilder:
         variable_source: core.VariableSource | None = None,
         adder: Adder | None = None,
     ) -> EVEActor:
-        """An actor; without an adder, an evaluator."""
+        """Makes an actor, or without an adder an evaluator.
+
+        Args:
+          random_key: the source of all of the actor's randomness.
+          policy: the result of `make_policy`.
+          environment_spec: its action spec gives the dtype of actions.
+          variable_source: serves the posterior; may be None for an actor that only acts at random.
+          adder: receives the steps; None for an evaluator.
+        """
         return EVEActor(
             behaviour=policy,
             random_key=random_key,
@@ -110,7 +119,17 @@ class EVEBuilder:
         replay_client: reverb.Client | None = None,
         counter: counting.Counter | None = None,
     ) -> EVELearner:
-        """The learner; raises InputError if the network does not fit the environment."""
+        """Makes the learner; raises InputError if the network does not fit the environment.
+
+        Args:
+          random_key: the source of all of the learner's randomness.
+          networks: the Q-network.
+          dataset: the result of `make_dataset_iterator`.
+          logger_fn: called with "learner" to make the logger; None for Acme's default logger.
+          environment_spec: the spec of the environment.
+          replay_client: unused.
+          counter: counts minibatches as `steps`.
+        """
         checks.check_network(networks, environment_spec.observations, environment_spec.actions)
         networks = with_example(networks, environment_spec.observations)
         return EVELearner(
@@ -131,7 +150,13 @@ class EVEBuilder:
         environment_spec: specs.EnvironmentSpec | None = None,
         evaluation: bool = False,
     ) -> Behaviour:
-        """How to act; to evaluate, greedily on the posterior's mean from the first episode."""
+        """Makes an actor's behaviour, or an evaluator's: greedy on the posterior's mean.
+
+        Args:
+          networks: the Q-network.
+          environment_spec: may be None if the network's `example` is set.
+          evaluation: whether to act greedily on the posterior's mean, without burn-in.
+        """
         if environment_spec is not None:
             networks = with_example(networks, environment_spec.observations)
         if evaluation:

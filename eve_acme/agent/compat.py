@@ -1,7 +1,7 @@
-"""Puts back the names of JAX that Acme 0.4.0 uses and later JAX releases took away.
+"""Restores the JAX names that Acme 0.4.0 uses and later JAX releases removed.
 
-Acme names most of them in annotations, so that its modules fail at import without them. Only what
-is missing is added: running it again, or on a JAX that still has a name, changes nothing.
+Acme uses most of them in annotations, so its modules fail at import without them. `repair` adds
+missing names only: a second call changes nothing, nor does a call on a JAX that has all of them.
 """
 
 import types
@@ -15,18 +15,18 @@ _TREE = ("tree_map", "tree_flatten", "tree_leaves", "tree_structure", "tree_unfl
 
 
 def repair() -> list[str]:
-    """Adds the missing names, and says which they were."""
+    """Adds the missing names to JAX and returns them."""
     added: list[str] = []
 
     def put(module: Any, prefix: str, name: str, value: Any) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Asking for a name is using it.
+            warnings.simplefilter("ignore", DeprecationWarning)  # hasattr itself warns.
             present = hasattr(module, name)
         if not present:
             setattr(module, name, value)
             added.append(f"{prefix}.{name}")
 
-    root: Any = jax  # The names are not part of what JAX declares.
+    root: Any = jax  # Any, since JAX does not declare these names.
     put(root, "jax", "xla", types.SimpleNamespace())
     put(root.xla, "jax.xla", "Device", jax.Device)
     put(root.xla, "jax.xla", "DeviceArray", jax.Array)

@@ -1,7 +1,8 @@
 """Acme 0.4.0's distributed layout, for `lp.launch` with processes.
 
-A process of Launchpad imports the module that its node's function names first. If that is Acme's
-own, Acme is imported before JAX was repaired for it, and fails: so the functions are named here.
+A Launchpad process first imports the module that defines its node's function. If that module is
+Acme's, the import fails, because JAX has not been repaired for Acme yet. So this module defines the
+functions.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ CheckpointingConfig = distributed_layout.CheckpointingConfig
 
 
 class DistributedLayout(distributed_layout.DistributedLayout):
-    """As Acme's, whose arguments it takes."""
+    """Acme's `DistributedLayout`, with the same arguments."""
 
     def __init__(self, *args: Any, evaluator_factories: Sequence[Callable] = (), **kwargs: Any):
         evaluators = [_Evaluator(factory) for factory in evaluator_factories]
@@ -36,7 +37,7 @@ class DistributedLayout(distributed_layout.DistributedLayout):
 
 
 class _Evaluator:
-    """A factory that may be one of Acme's."""
+    """Wraps an evaluator factory, which Acme's modules may define."""
 
     def __init__(self, factory: Callable):
         self._factory = factory

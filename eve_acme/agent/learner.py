@@ -1,4 +1,4 @@
-"""The learner's shell: takes rounds from replay, calls `update`, counts, serves the posterior."""
+"""The stateful learner: reads from replay, calls `update`, counts, serves the posterior."""
 
 import collections
 import contextlib
@@ -27,19 +27,21 @@ from eve_acme.replay.memory import MOST_ROUNDS, Memory
 from eve_acme.types import New, Rounds
 
 _ANSWER_SECONDS = 0.02
-"""How long who asks for the posterior waits before it looks whether anybody learns."""
+"""Poll interval of `get_variables` while it waits for the posterior."""
 
 
 class EVELearner(core.Learner):
-    """Learns what the dataset gives next, one round (k minibatches) or several, at each `step`.
+    """At each `step`, learns from one element of the dataset: one or several rounds.
 
-    Learning donates the buffers of its state, and actors ask for the posterior from other threads;
-    one lock orders the two. What is served is a copy, made under that lock from one state: all of
-    its parts are of one step, and no later step donates them. Rounds are learnt in the background:
-    a signal that interrupts `step` finds the lock free soon, and may save.
+    A round is k minibatches. Learning donates the buffers of its state, and actors request the
+    posterior from other threads; one lock serialises the two. The learner serves a copy, made under
+    that lock from one state: all of its parts are of one step, and no later step donates them.
+    `step` learns in a background thread: a signal handler that interrupts `step` finds the lock
+    free soon, and may call `save`.
 
-    The dataset gives new trajectories, which the learner remembers and draws rounds from; or rounds
-    that Reverb has drawn, with the transitions that are new, which are counted here.
+    The dataset yields new trajectories, which the learner stores in its memory and draws rounds
+    from; or it yields rounds drawn by Reverb, together with the new transitions, which the learner
+    counts.
     """
 
     def __init__(
@@ -59,15 +61,16 @@ class EVELearner(core.Learner):
         Args:
           config: the hyper-parameters.
           network: the Q-network.
-          random_key: where all of the learner's randomness comes from.
-          dataset: new trajectories, or rounds.
-          environment_spec: of what the trajectories are.
-          mode: how they come.
-          episodes_so_far: episodes of the whole run; by default as the counter has them.
+          random_key: the source of all of the learner's randomness.
+          dataset: yields new trajectories, or rounds.
+          environment_spec: the spec of the environment.
+          mode: how trajectories get from actors to the learner.
+          episodes_so_far: returns the number of episodes of the whole run; by default read from the
+            counter.
           counter: counts minibatches as `steps`.
-          logger: gets the counts, n, the samples drawn for each step in replay (so far), the
-            means of loss, q and target over the minibatches of the last call, and the spread and
-            effective visits of the posterior where the last of them bootstraps from.
+          logger: receives the counts, n, the number of samples drawn so far for each step in
+            replay, the means of loss, q and target over the minibatches of the last call, and the
+            posterior's spread and effective visits at the next states of the last round.
         """
         key = np.asarray(jax.random.key_data(random_key))
         self._learning = Learning(config, network, jnp.asarray(key))
@@ -91,7 +94,7 @@ class EVELearner(core.Learner):
         self._learnt = 0
 
     def _empty(self) -> Memory:
-        most = MOST_ROUNDS if self._mode.limited else 1  # In lock-step they come one by one.
+        most = MOST_ROUNDS if self._mode.limited else 1  # One by one in lock-step.
         return Memory(self._config, self._network, self._spec, self._rng, most)
 
     @property
@@ -106,26 +109,28 @@ class EVELearner(core.Learner):
 
     @property
     def metrics(self) -> Any:
-        """What the last rounds showed of themselves."""
+        """Metrics of the last rounds; None before the first."""
         return self._learning.metrics
 
     def report(self) -> dict[str, Any]:
-        """The same, and how sure the posterior is, by name (`core.learning.posterior_metrics`)."""
+        """Returns `metrics` and `core.learning.posterior_metrics`, by name."""
         return self._learning.report()
 
     def step(self, least: int | None = None) -> None:
-        """`learn` in the background, and a report."""
+        """Runs `learn` in the background thread, then counts and logs."""
         self._background.call(self.learn, least)
         self._report()
 
     def learn(self, least: int | None = None) -> None:
-        """Learns what is due with the next element of the dataset.
+        """Learns the rounds that are due with the next element of the dataset.
 
-        If replay does not keep the ratio of samples, its driver does: then at least one round, or
-        what the driver says.
+        n is one plus the number of steps that were in replay when a round was drawn. It is exact,
+        since the steps of all actors reach replay and none is dropped. After a restart it is as
+        old as replay.
 
-        n is one and the number of steps that were in replay when a round was drawn: exact, since
-        all actors' steps come there and none is dropped, and as old as replay is after a restart.
+        Args:
+          least: the minimum number of rounds for new trajectories. By default 0 if replay's rate
+            limiter enforces the ratio of samples to inserts, and 1 if the driver keeps it.
         """
         element = next(self._dataset)
         explore = self._config.bootstrap_burn_in or not self._burning_in()
@@ -139,11 +144,11 @@ class EVELearner(core.Learner):
             self._answer()
 
     def _learn_from(self, new: New, explore: bool, least: int | None) -> None:
-        """Remembers new transitions, and learns the rounds that are due with them."""
+        """Stores new transitions in the memory and learns the rounds that are due with them."""
         if new.everything:
             self._memory, self.n = self._empty(), 1
         storage.check_size(self._config, self._most_steps, self.steps + len(new.returns))
-        new = jax.tree_util.tree_map(np.asarray, new)  # A driver may have put it on a device.
+        new = jax.tree_util.tree_map(np.asarray, new)  # A driver may put it on a device.
         if least is None:
             least = 0 if self._mode.limited else 1
         for rounds in self._memory.rounds_of(new, self.rounds, least):
@@ -153,14 +158,14 @@ class EVELearner(core.Learner):
         self.n = max(self.n, 1 + self.steps)
 
     def _learn(self, rounds: Rounds, explore: bool) -> None:
-        # Not back within one replay, whose checkpoint may be older than the learner's.
+        # n never decreases within one replay: its checkpoint may be older than the learner's.
         n = np.maximum(self.n, 1 + np.maximum.accumulate(rounds.steps))
         self._learning.learn(rounds, explore, n)
         self.n = int(n[rounds.due - 1])
         self._learnt += rounds.due
 
     def _counted(self, rounds: Rounds) -> Rounds:
-        """One round, with what is known when its new transitions are counted."""
+        """Counts the new transitions of a round; returns it with the updated statistics."""
         evidence = self._memory.evidence
         if rounds.new is not None:
             transitions, returns = rounds.new[:2]
@@ -182,7 +187,7 @@ class EVELearner(core.Learner):
         return self._episodes_so_far() < self._config.burn_in_episodes
 
     def _counted_episodes(self) -> int:
-        """Episodes as Acme's environment loops count them, alone or below actors of a program."""
+        """Returns the episodes counted by Acme's environment loops, local or in actor nodes."""
         counts = self._counter.get_counts()
         return int(counts.get("episodes", 0) + counts.get("actor_episodes", 0))
 
@@ -192,21 +197,25 @@ class EVELearner(core.Learner):
         self._timestamp = now
         minibatches, self._learnt = self._learnt * self._config.batches_per_step, 0
         counts = self._counter.increment(steps=minibatches, walltime=elapsed)
-        if type(self._logger) is loggers.NoOpLogger:  # Whose subclasses may do something.
+        if type(self._logger) is loggers.NoOpLogger:  # A subclass may log.
             return
         samples = self.rounds * self._config.samples_per_insert
         ratio = samples / max(1, self.n - 1)
         self._logger.write({**counts, "n": self.n, "samples_per_insert": ratio, **self.report()})
 
     def get_variables(self, names: Sequence[str]) -> list[Posterior]:
-        """The posterior, as numpy arrays, for each name (there is only one)."""
+        """Returns the posterior as NumPy arrays, once for each name.
+
+        Raises:
+          KeyError: a name is not POSTERIOR.
+        """
         unknown = [name for name in names if name != POSTERIOR]
         if unknown:
             raise KeyError(f"variable: got {unknown[0]!r}, allowed is {POSTERIOR!r}")
         answer: queue.SimpleQueue[Posterior] = queue.SimpleQueue()
         self._asked.append(answer)
         while True:
-            # Who learns answers between two calls, and never waits for this thread.
+            # The learning thread answers between two updates and never waits for this thread.
             if self._lock.acquire(blocking=False):
                 try:
                     self._answer()
@@ -216,7 +225,7 @@ class EVELearner(core.Learner):
                 return [jax.device_get(answer.get(timeout=_ANSWER_SECONDS))] * len(names)
 
     def _answer(self) -> None:
-        """Gives the posterior to all who asked for it; with the lock held."""
+        """Sends the posterior to all pending `get_variables` calls. The caller holds the lock."""
         if not self._asked:
             return
         posterior = self._learning.posterior(self.n)
@@ -224,9 +233,10 @@ class EVELearner(core.Learner):
             self._asked.popleft().put(posterior)
 
     def save(self) -> dict[str, Any]:
-        """Everything but what replay has, as numpy arrays, PRNG keys included.
+        """Returns all state except replay's contents, as NumPy arrays, PRNG keys included.
 
-        Raises Diverged if a loss was not finite, so that the checkpoint before stays the last.
+        Raises:
+          Diverged: a loss was not finite. The previous checkpoint stays the newest.
         """
         with self._lock:
             return dict(
@@ -237,7 +247,7 @@ class EVELearner(core.Learner):
             )
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes back to where `save` was called."""
+        """Restores the state that `save` returned."""
         with self._lock:
             self._learning.restore(state["learning"])
             self._memory.evidence.restore(state["evidence"])

@@ -1,23 +1,24 @@
-"""Replay in Reverb: its tables, writer and reader, together so that they cannot drift apart.
+"""Replay in Reverb: tables, writer and reader in one file, so that they stay consistent.
 
 One item is a trajectory: up to T consecutive k-step transitions of one episode, as columns (`New`).
-There is one transition for each environment step (with `subsample`, for each that is kept), and
-nothing is ever evicted, so that the tables hold all of the run's experience. There are two:
+Each environment step (with `subsample`, each step that is kept) makes one transition. Nothing is
+ever evicted, so the tables hold all of the run's experience. There are two tables:
 
-- `eve_replay` keeps every trajectory, and draws uniformly;
-- `eve_stream` gives each trajectory once, in the order of its coming.
+- `eve_replay` keeps every trajectory and samples uniformly;
+- `eve_stream` serves each trajectory once, in order of insertion.
 
-The reader has two modes over them. *Streamed*, the default: every trajectory is read once, and the
-learner draws minibatches from its own memory, which costs far less than drawing a hundred and
-twenty transitions for each step from a server. A reader that begins anew first takes what
-`eve_replay` has. *Sampled*, Acme's usual way: Reverb draws every minibatch, and the stream only
-tells what is new. Both draw uniformly, and with `newest` the newest transition takes the first
-place of each minibatch.
+The reader has two modes. *Streamed*, the default: the learner reads every trajectory once and draws
+minibatches from its own memory, which costs far less than drawing a hundred and twenty transitions
+for each step from a server. A new reader first reads the contents of `eve_replay`. *Sampled*,
+Acme's usual way: Reverb draws every minibatch, and the stream only identifies new trajectories.
+Both modes sample uniformly; with `newest`, the newest transition takes the first place of each
+minibatch.
 
-The rate limiter holds actors back: in front of the stream by at most `AHEAD` trajectories, or, if
-Reverb draws, in front of the samples. Let there M be `min_replay` and r the samples for each item.
-After I items at most `r (I - M + 1)` samples can be drawn: what lock-step learning draws. The bound
-is tight from above, so a reader that reads ahead is held until the next step arrives.
+The rate limiter blocks actors that are too far ahead: of the stream's reader by `AHEAD`
+trajectories, or, if Reverb draws, of the samples. With M = `min_replay` and r samples for each
+item, a sampled reader can draw at most `r (I - M + 1)` samples after I items, as many as lock-step
+learning draws. This upper bound is tight, so a reader that prefetches blocks until the next step
+arrives.
 """
 
 import secrets
@@ -44,7 +45,7 @@ from eve_acme.types import New, Rounds, Transition
 REPLAY = "eve_replay"
 STREAM = "eve_stream"
 AHEAD = 2
-"""Trajectories that may be played and not read yet."""
+"""Maximum number of trajectories that actors have written and the learner has not read."""
 WITHOUT_END = 2**62
 
 
@@ -53,9 +54,9 @@ class Mode(NamedTuple):
 
     Attributes:
       sampling: 'streamed' or 'sampled'.
-      limited: whether the tables hold the ratio of samples to inserts.
-      steps: T, transitions of a trajectory. One where samples are counted against items, or where
-        a driver in lock-step expects to find each step as soon as it was taken.
+      limited: whether the rate limiters enforce the ratio of samples to inserts.
+      steps: T, the maximum number of transitions in a trajectory. It is one if the limiter counts
+        samples per item, or if a lock-step driver reads each step as soon as it was taken.
       ahead: see `AHEAD`.
     """
 
@@ -70,7 +71,16 @@ class Mode(NamedTuple):
 
 
 def make_mode(sampling: str = "streamed", limited: bool = True, ahead: int = AHEAD) -> Mode:
-    """The mode; raises ValueError."""
+    """Makes a mode with the matching `steps`.
+
+    Args:
+      sampling: 'streamed' or 'sampled'.
+      limited: whether the rate limiters enforce the ratio of samples to inserts.
+      ahead: see `AHEAD`; at least 2.
+
+    Raises:
+      ValueError: an argument is not allowed.
+    """
     if sampling not in ("streamed", "sampled"):
         raise ValueError(f"sampling: got {sampling!r}, allowed are 'streamed' and 'sampled'")
     if ahead < 2:
@@ -80,7 +90,16 @@ def make_mode(sampling: str = "streamed", limited: bool = True, ahead: int = AHE
 
 
 def signature(environment_spec: Any, extras_spec: Any = ()) -> New:
-    """Of the trajectories: columns `[T, ...]`, and where the trajectory belongs."""
+    """Returns the tables' signature.
+
+    Args:
+      environment_spec: the spec of the environment.
+      extras_spec: a tree of specs of the adder's extras.
+
+    Returns:
+      A `New` of tensor specs: columns `[T, ...]`, and `place` `[2]`, the writer's id (`life`) and
+      the number of the trajectory.
+    """
     stored = stored_spec(environment_spec)
 
     def column(spec: Any) -> tf.TensorSpec:
@@ -104,9 +123,19 @@ def signature(environment_spec: Any, extras_spec: Any = ()) -> New:
 def make_tables(
     config: EVEConfig, environment_spec: specs.EnvironmentSpec, mode: Mode, extras_spec: Any = ()
 ) -> list[reverb.Table]:
-    """The tables. Unless `limited`, whoever drives the agent has to keep the ratio of samples."""
+    """Makes the tables.
+
+    Args:
+      config: the hyper-parameters.
+      environment_spec: the spec of the environment.
+      mode: unless `mode.limited`, the driver must keep the ratio of samples to inserts.
+      extras_spec: a tree of specs of the adder's extras.
+
+    Returns:
+      The tables `eve_replay` and `eve_stream`.
+    """
     rounds = rounds_per_item(config)
-    # Bounds that hold nobody back, and are finite, since Acme's drivers count with them.
+    # These bounds never block. They are finite, since Acme's drivers do arithmetic with them.
     replay_limiter, stream_limiter = (
         reverb.rate_limiters.SampleToInsertRatio(1.0, 1, (-1e9, 9e8)) for _ in range(2)
     )
@@ -115,8 +144,8 @@ def make_tables(
     elif mode.limited:
         ratio = config.samples_per_insert * rounds
         start = ratio * (config.min_replay - 1)
-        # One process must be able to write all that one environment step makes before it learns:
-        # the last step of an episode makes k items, and Reverb asks for two.
+        # One process must be able to write all items of one environment step before it learns:
+        # the last step of an episode makes k items, and Reverb requires two.
         ahead = max(2, config.n_step)
         replay_limiter = reverb.rate_limiters.SampleToInsertRatio(
             samples_per_insert=ratio,
@@ -124,19 +153,19 @@ def make_tables(
             error_buffer=(float(start), float(start + ratio * ahead)),
         )
     elif not mode.streamed:
-        # The items that `min_replay` steps are sure to have made, also within an episode.
+        # The least number of items that `min_replay` steps make, also within an episode.
         least = max(1, (config.min_replay - config.n_step + 1) // rounds)
         replay_limiter = reverb.rate_limiters.MinSize(least)
-    # The learner refuses more than `most_steps`. By then inserts can be in front of it.
+    # The learner rejects more than `most_steps`. By then actors may have inserted some more.
     max_size = most_steps(config, environment_spec, mode.steps) + config.n_step + 4
 
     def table(name: str, sampler: Any, limiter: Any, times: int = 0) -> reverb.Table:
         return reverb.Table(
             name=name,
             sampler=sampler,
-            # Never asked, since nothing is evicted. With a Fifo, Acme 0.4.0's `LocalLayout` would
-            # take the agent for one that learns from a queue alone. (Each table needs its own: two
-            # that share a selector corrupt the server's memory.)
+            # Never used, since nothing is evicted. With a Fifo, Acme 0.4.0's `LocalLayout` would
+            # assume that the agent learns from a queue alone. Each table needs its own selector:
+            # two tables that share one corrupt the server's memory.
             remover=reverb.selectors.Lifo(),
             max_size=max_size,
             max_times_sampled=times,
@@ -151,10 +180,10 @@ def make_tables(
 
 
 class Writer:
-    """Writes trajectories, each an item in each of some tables.
+    """Writes each trajectory as one item to each of the given tables.
 
-    (Every row has both of its observations: Reverb takes only what was appended in a row for a
-    column, and the windows at an episode's end share their last observation.)
+    Every row contains both of its observations: Reverb builds a column only from rows appended
+    consecutively, and the windows at an episode's end share their last observation.
     """
 
     def __init__(self, client: reverb.Client):
@@ -162,7 +191,7 @@ class Writer:
         self._writer: Any = None
 
     def write(self, new: New, tables: Sequence[str]) -> None:
-        """Makes the items; `flush` waits until they are there."""
+        """Creates one item in each table; `flush` blocks until the server has them."""
         if self._writer is None:
             self._writer = self._client.trajectory_writer(num_keep_alive_refs=Mode().steps)
         size = len(new.returns)
@@ -179,27 +208,32 @@ class Writer:
             self._writer.create_item(table, 1.0, trajectory)
 
     def flush(self, most: int = 0, timeout_ms: int | None = None) -> None:
-        """Waits until at most so many items are on their way."""
+        """Blocks until at most `most` items are in flight.
+
+        Args:
+          most: the number of items that the server may not have confirmed yet.
+          timeout_ms: raises Reverb's DeadlineExceededError after this; None for no limit.
+        """
         if self._writer is not None:
             self._writer.flush(most, timeout_ms)
 
     def close(self) -> None:
-        """Lets go of the server, while it still answers."""
+        """Closes the connection. Call it before the server stops."""
         if self._writer is not None:
             self._writer.close()
 
 
 class Adder(base.Adder):
-    """Writes k-step transitions, one for each step (or each that `subsample` keeps), as
-    trajectories.
+    """Writes k-step transitions as trajectories, one transition for each step.
 
-    (Acme's own adder of transitions also writes the first windows of an episode as they grow, which
-    would count steps twice, and has items of one transition alone.)
+    With `subsample` it writes only the transitions of the steps that are kept. Acme's own
+    transition adder also writes the first, still growing windows of an episode, which would count
+    steps twice, and its items hold one transition only.
 
     Attributes:
-      transitions: how many were written.
-      life, items: a number of this adder's own, and how many trajectories it has written: together
-        the place of the next one.
+      transitions: number of transitions written.
+      life: the unique id of this adder; later adders have larger ids.
+      items: number of trajectories written; `(life, items)` is the place of the next trajectory.
     """
 
     def __init__(
@@ -220,7 +254,7 @@ class Adder(base.Adder):
         self._env_steps = 0
         self._observation: Any = None
         self._rows: list[tuple[Transition, np.float32, Any]] = []
-        # Later ones are larger, so that the order of places is that of writers, too.
+        # Ids of later adders are larger, so that sorting by place also sorts writers by age.
         self.life = time.time_ns() // 2**16 * 2**16 + secrets.randbits(16)
         self.transitions = self.items = 0
 
@@ -230,9 +264,16 @@ class Adder(base.Adder):
         self._observation = self._cast(timestep.observation)
 
     def add(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = ()) -> None:
-        """Adds a step; raises InputError for extras that the tables have no columns for.
+        """Adds a step.
 
-        A transition has the extras of its first step, as in Acme. The learner reads none of them.
+        Args:
+          action: the action taken.
+          next_timestep: the environment's response.
+          extras: stored with the transition that begins at this step, as in Acme. The learner does
+            not read them.
+
+        Raises:
+          InputError: the tables have no columns for the extras.
         """
         extras = self._checked(extras)
         self._env_steps += 1
@@ -249,7 +290,7 @@ class Adder(base.Adder):
             self._write()
 
     def _write(self) -> None:
-        """Makes one item in each table of the rows so far; returns when they are there."""
+        """Writes the rows so far as one item to each table; blocks until the server has them."""
         columns = jax.tree_util.tree_map(lambda *rows: np.stack(rows), *self._rows)
         transitions, returns, extras = columns
         place = np.array([self.life, self.items], np.int64)
@@ -263,15 +304,15 @@ class Adder(base.Adder):
         self._writer.flush()
 
     def reset(self, timeout_ms: int | None = None) -> None:
-        """Forgets the steps of an episode that was not finished, but for what was written."""
+        """Drops the rows of an unfinished episode that have not been written."""
         self._rows = []
 
     def close(self) -> None:
-        """Lets go of the server, while it still answers."""
+        """Closes the connection. Call it before the server stops."""
         self._writer.close()
 
     def _checked(self, extras: Any) -> Any:
-        """Extras as the tables have them; raises InputError."""
+        """Casts extras to the tables' specs; raises InputError."""
         if not jax.tree_util.tree_leaves((self._extras, extras)):
             return ()
 
@@ -292,10 +333,10 @@ class Adder(base.Adder):
 
 
 class Arrivals:
-    """Gives every trajectory once, whoever read the stream before.
+    """Reads every trajectory once, even if another reader consumed part of the stream.
 
     Attributes:
-      steps: transitions so far.
+      steps: number of transitions read so far.
     """
 
     def __init__(self, client: reverb.Client):
@@ -304,12 +345,12 @@ class Arrivals:
         self.steps = 0
 
     def held(self) -> list[New]:
-        """What `eve_replay` holds and was not given yet, in the order of each writer.
+        """Returns the unread trajectories in `eve_replay`, in the order of each writer.
 
-        A table can only be drawn from, so it is, until everything was seen.
+        Reverb cannot list a table, so this samples from it until it has seen every item.
         """
         size = self._client.server_info()[REPLAY].current_size
-        keys: set[int] = set()  # Of items: a trajectory that was sent twice is two of them.
+        keys: set[int] = set()  # Of items: a trajectory sent twice makes two items.
         found: list[New] = []
         if size == sum(map(len, self._seen.values())):
             return found
@@ -324,7 +365,10 @@ class Arrivals:
         return sorted(found, key=lambda new: tuple(new.place))
 
     def stream(self) -> Generator[New, None, None]:
-        """What comes, without end. What another reader took from the stream is found in replay."""
+        """Yields trajectories as they arrive, without end.
+
+        Trajectories that another reader consumed from the stream are read from `eve_replay`.
+        """
         for new, _ in draw(self._client, STREAM, WITHOUT_END):
             life, number = new.place
             if number > len(self._seen.get(life, ())):
@@ -333,7 +377,7 @@ class Arrivals:
                 yield new
 
     def waiting(self, least: int = 0) -> list[New]:
-        """What is in the stream now; waits for `least` of it."""
+        """Returns the new trajectories now in the stream; blocks for at least `least` items."""
         count = max(least, self._client.server_info()[STREAM].current_size)
         waiting = draw(self._client, STREAM, count) if count else ()
         return [new for new, _ in waiting if self._is_new(new)]
@@ -349,15 +393,24 @@ class Arrivals:
 
 
 def draw(client: reverb.Client, table: str, count: int) -> Generator[tuple[New, Any], None, None]:
-    """So many trajectories of a table, each with Reverb's `SampleInfo`; waits for them."""
+    """Samples trajectories; blocks until they are available.
+
+    Args:
+      client: a client of the server.
+      table: the table's name.
+      count: how many samples to draw.
+
+    Yields:
+      Each trajectory with Reverb's `SampleInfo`.
+    """
     samples = client.sample(table, count, emit_timesteps=False, unpack_as_table_signature=True)
-    for sample in samples:  # Whose types are as TensorFlow has read them from the signature.
+    for sample in samples:  # With the dtypes of the table's signature.
         transitions, returns, place, _, extras = sample.data
         yield New(Transition(*transitions), returns, place, extras=extras), sample.info
 
 
 def joined(trajectories: Sequence[New], **fields: Any) -> New:
-    """Several trajectories as one."""
+    """Concatenates trajectories into one; `fields` sets further fields of the result."""
     columns = [(new.transitions, new.returns) for new in trajectories]
     transitions, returns = jax.tree_util.tree_map(lambda *parts: np.concatenate(parts), *columns)
     return New(transitions, returns, **fields)
@@ -366,7 +419,15 @@ def joined(trajectories: Sequence[New], **fields: Any) -> New:
 def make_dataset_iterator(
     config: EVEConfig, client: reverb.Client, mode: Mode
 ) -> Generator[Any, None, None]:
-    """What the learner takes, step by step; `close` it to let go of the server."""
+    """Returns the learner's dataset: `New`, or `Rounds` if `mode` is sampled.
+
+    Closing the generator closes its connection to the server.
+
+    Args:
+      config: the hyper-parameters.
+      client: a client of the server.
+      mode: how trajectories get from actors to the learner.
+    """
     if not mode.streamed:
         return _sampled(config, client)
     arrivals = Arrivals(client)
@@ -374,20 +435,23 @@ def make_dataset_iterator(
 
 
 def _streamed(arrivals: Arrivals) -> Generator[New, None, None]:
-    """All that replay holds, as one, and then each trajectory as it comes."""
+    """Yields the contents of replay as one trajectory, then each new trajectory as it arrives."""
     yield from _everything(arrivals)
     yield from arrivals.stream()
 
 
 def _everything(arrivals: Arrivals) -> Generator[New, None, None]:
-    """All that replay holds, as one. (A generator of its own, which frees its copy at its end.)"""
+    """Yields the contents of replay as one trajectory, if there are any.
+
+    A separate generator, so that its copy is freed when it ends.
+    """
     held = arrivals.held()
     if held:
         yield joined(held, everything=True)
 
 
 def _available(arrivals: Arrivals) -> Generator[New, None, None]:
-    """At each step all that there is, which may be nothing: for drivers in lock-step."""
+    """Yields at each step all unread transitions, possibly none: for lock-step drivers."""
     held = arrivals.held()
     first = joined(held + arrivals.waiting(least=0 if held else 1), everything=bool(held))
     yield first
@@ -398,7 +462,7 @@ def _available(arrivals: Arrivals) -> Generator[New, None, None]:
 
 
 def _sampled(config: EVEConfig, client: reverb.Client) -> Generator[Rounds, None, None]:
-    """Rounds that Reverb draws. It reads ahead no more than one, and the limiter holds it back."""
+    """Yields rounds drawn by Reverb. It prefetches at most one; the rate limiter blocks it."""
     dataset = reverb.TrajectoryDataset.from_table_signature(
         server_address=client.server_address,
         table=REPLAY,
@@ -409,7 +473,7 @@ def _sampled(config: EVEConfig, client: reverb.Client) -> Generator[Rounds, None
     def shaped(leaf: np.ndarray) -> np.ndarray:
         return leaf.reshape(1, config.batches_per_step, config.batch_size, *leaf.shape[2:])
 
-    # What the stream had given out before this reader came, is not given out again.
+    # The stream does not serve again the items that earlier readers consumed.
     sizes = {name: info.current_size for name, info in client.server_info().items()}
     counted = max(0, sizes[REPLAY] - sizes[STREAM])
     for sample in dataset.as_numpy_iterator():
@@ -425,8 +489,10 @@ def _sampled(config: EVEConfig, client: reverb.Client) -> Generator[Rounds, None
 
 
 def _with_first(batches: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Minibatches `[R, batches_per_step, B, ...]` with new transitions in their first places, the
-    last ones in turn."""
-    out = batches.copy()  # TensorFlow's arrays cannot be written.
+    """Puts new transitions in the first places of minibatches `[R, batches_per_step, B, ...]`.
+
+    Cycles through the last `batches_per_step` new transitions, newest first.
+    """
+    out = batches.copy()  # TensorFlow's arrays are read-only.
     out[:, :, 0] = new[len(new) - 1 - np.arange(batches.shape[1]) % min(len(new), batches.shape[1])]
     return out

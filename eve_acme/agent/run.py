@@ -1,8 +1,8 @@
-"""The Acme agent in one process, in lock-step: an environment step, then the learning it pays for.
+"""The Acme agent in one process, in lock-step: an environment step, then the rounds due with it.
 
 It has the interface of the embedded engine, so that callers can use either. The learner reads each
-step from Reverb's queue as soon as it is written and draws minibatches from its own memory with the
-run's seed, so that two runs with one seed are equal.
+step from Reverb's queue as soon as it is written. It draws minibatches from its own memory with the
+run's seed, so two runs with the same seed are equal.
 """
 
 import os
@@ -31,7 +31,15 @@ from eve_acme.files import write_atomically
 
 
 class AcmeEngine(Loop):
-    """EVE on one environment, out of the parts of the Acme agent and a Reverb server of its own."""
+    """EVE on one environment, built from the parts of the Acme agent and its own Reverb server.
+
+    Args:
+      environment: any `dm_env.Environment` with one discrete action.
+      network: the Q-network.
+      config: the hyper-parameters.
+      seed: of the agent; the environment has its own.
+      logger_fn: makes the learner's logger; by default the learner logs nothing.
+    """
 
     saves = True
 
@@ -53,7 +61,12 @@ class AcmeEngine(Loop):
         self._start(items=0, checkpoint=None)
 
     def _start(self, items: int, checkpoint: str | None) -> None:
-        """Starts the server, from a checkpoint of replay if there is one, and makes the parts."""
+        """Starts the server and makes the parts of the agent.
+
+        Args:
+          items: number of transitions that the adder has written.
+          checkpoint: path of replay's checkpoint, which the server loads; None for none.
+        """
         wrapped = wrappers.SinglePrecisionWrapper(self.environment)
         spec = specs.make_environment_spec(wrapped)
         builder = EVEBuilder(self.config, episodes_so_far=lambda: self.episodes, limited=False)
@@ -86,37 +99,37 @@ class AcmeEngine(Loop):
 
     @property
     def n(self) -> int:  # type: ignore[override]
-        """The posterior's n: one, and each step that reached replay."""
+        """The posterior's n: one plus the number of steps in replay."""
         return 1 + self._adder.transitions
 
     @property
     def learner_updates(self) -> int:
-        """Minibatches so far."""
+        """Number of minibatches learnt so far."""
         return self._learner.rounds * self.config.batches_per_step
 
     @property
     def metrics(self) -> Any:
-        """What the last round showed of itself."""
+        """Metrics of the last rounds; None before the first."""
         return self._learner.metrics
 
     def _learnt(self) -> dict[str, Any]:
         return self._learner.report()
 
     def check_room(self, steps: int) -> None:
-        """Raises ReplayFull unless replay can hold so many steps."""
+        """Raises ReplayFull unless replay can hold `steps` steps."""
         storage.check_size(self.config, self._most_steps, steps)
 
     @property
     def can_save(self) -> bool:
-        """Between episodes."""
+        """Whether the environment is between episodes."""
         return self._timestep is None
 
     def posterior(self) -> Posterior:
-        """The posterior as of now."""
+        """Returns the current posterior."""
         return self._learner.get_variables([POSTERIOR])[0]
 
     def replay_info(self) -> Any:
-        """Reverb's own account of the table: size, inserts, samples."""
+        """Returns Reverb's `TableInfo` of `eve_replay`: size, inserts, samples."""
         return self._client.server_info()[replay.REPLAY]
 
     def _make_room(self) -> None:
@@ -141,10 +154,10 @@ class AcmeEngine(Loop):
             self._learner.step(least=0)
 
     def save(self, directory: str | os.PathLike) -> None:
-        """All of the run, into `directory`; between episodes only.
+        """Saves the whole run to `directory`; only between episodes.
 
-        (Within one, Reverb's writer holds steps that no checkpoint of it contains.) The file that
-        names the parts is put in place last, so that a crash leaves the save before it valid.
+        Within an episode, Reverb's writer buffers steps that its checkpoints do not contain. The
+        file that names the parts is written last, so after a crash the previous save is valid.
         """
         if not self.can_save:
             raise RuntimeError("save: within an episode, allowed is between episodes")
@@ -160,7 +173,7 @@ class AcmeEngine(Loop):
             environment=self.environment,
             counts=(self.episodes, self.env_steps),
         )
-        # Environments hold lambdas.
+        # pickle cannot serialise the lambdas that environments hold.
         write_atomically(pathlib.Path(directory) / "run.pkl", cloudpickle.dumps(saved))
         for name in os.listdir(directory):
             old = os.path.join(directory, name)
@@ -168,7 +181,10 @@ class AcmeEngine(Loop):
                 shutil.rmtree(old)
 
     def restore(self, directory: str | os.PathLike) -> None:
-        """Goes back to where `save` was called, with a new Reverb server."""
+        """Restores the run that `save` wrote, with a new Reverb server.
+
+        Unpickles: load only files that you trust.
+        """
         with open(os.path.join(directory, "run.pkl"), "rb") as file:
             saved = pickle.load(file)
         self.close()
@@ -182,10 +198,10 @@ class AcmeEngine(Loop):
         self._actor.restore(saved["actor"])
 
     def close(self) -> None:
-        """Ends writer, server and reader, in this order.
+        """Closes writer, server and reader, in this order.
 
-        The writer needs a server that answers. The reader is waiting for a step that will not
-        come: a server that stops sends it home at once, while by itself it takes seconds.
+        The writer needs a running server. The reader blocks on the next step: stopping the server
+        unblocks it at once, while closing the reader first would take seconds.
         """
         if self._closed:
             return

@@ -1,4 +1,4 @@
-"""What replay stores of a step, and how much room that takes. Needs neither Acme nor Reverb."""
+"""Specs and memory use of a step in replay. Needs neither Acme nor Reverb."""
 
 from typing import Any, NamedTuple
 
@@ -10,11 +10,11 @@ from eve_acme.config import EVEConfig
 from eve_acme.types import ReplayFull
 
 ITEM_OVERHEAD = 5 * 1024
-"""Bytes that Reverb spends on an item beside its data: measured 3,900 to 4,900, rounded up."""
+"""Bytes of overhead for each Reverb item, beside its data: measured 3,900 to 4,900, rounded up."""
 
 
 class Stored(NamedTuple):
-    """What the writer casts to, and the reader gets."""
+    """Specs of a stored step: the writer casts to them."""
 
     observation: Any
     action: Any
@@ -23,7 +23,7 @@ class Stored(NamedTuple):
 
 
 def stored_spec(environment_spec: Any) -> Stored:
-    """Specs of what is stored: as the environment has it, but in single precision."""
+    """Returns the specs of a stored step: the environment's, but in single precision."""
 
     def single(spec: Any) -> specs.Array:
         dtype = np.float32 if spec.dtype == np.float64 else spec.dtype
@@ -38,7 +38,12 @@ def stored_spec(environment_spec: Any) -> Stored:
 
 
 def step_bytes(environment_spec: Any, steps: int) -> int:
-    """Bytes that a step takes in an item of so many."""
+    """Returns the bytes that one step takes.
+
+    Args:
+      environment_spec: the spec of the environment.
+      steps: steps in an item, which share the item's overhead.
+    """
     stored = stored_spec(environment_spec)
     leaves = jax.tree_util.tree_leaves((stored, stored.observation))
     data = sum(s.dtype.itemsize * int(np.prod(s.shape)) for s in leaves)
@@ -46,15 +51,23 @@ def step_bytes(environment_spec: Any, steps: int) -> int:
 
 
 def most_steps(config: EVEConfig, environment_spec: Any, steps: int) -> int:
-    """How many steps, in items of so many, fit in the configured memory; ReplayFull if too few to
-    learn from."""
+    """Returns how many steps fit in `config.replay_megabytes`.
+
+    Args:
+      config: the hyper-parameters.
+      environment_spec: the spec of the environment.
+      steps: steps in an item.
+
+    Raises:
+      ReplayFull: fewer than `config.min_replay` steps fit.
+    """
     most = int(config.replay_megabytes * 2**20 // step_bytes(environment_spec, steps))
     check_size(config, most, config.min_replay)
     return most
 
 
 def check_size(config: EVEConfig, most: int, steps: int) -> None:
-    """Raises ReplayFull if there are more steps than fit."""
+    """Raises ReplayFull if `steps`, the number of steps, exceeds `most`, the number that fits."""
     if steps > most:
         raise ReplayFull(
             f"replay_megabytes: got {config.replay_megabytes:g}, which holds {most} steps; "

@@ -1,1 +1,1 @@
-"""The Launchpad program, its nodes, and what keeps them running."""
+"""The Launchpad program, its nodes and their supervisor."""

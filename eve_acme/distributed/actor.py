@@ -1,4 +1,4 @@
-"""Actor and evaluator nodes: Acme's environment loop, on one posterior sample or on the mean."""
+"""Actor and evaluator nodes: run Acme's environment loop on a posterior sample or on the mean."""
 
 import csv
 import time
@@ -27,10 +27,12 @@ ASK_SECONDS = 1.0
 
 
 class _Watched(Wrapper):
-    """Raises InputError at what cannot be learnt from, and Stopped when the node is to stop.
+    """Checks every timestep and the stop request.
+
+    Raises InputError for a timestep that cannot be learnt from, and Stopped if the node must stop.
 
     Attributes:
-      ended: asked every second whether the run is to end.
+      ended: polled every second; returns whether the run must end.
     """
 
     def __init__(self, environment: dm_env.Environment, stop: Any):
@@ -59,7 +61,7 @@ class _Watched(Wrapper):
 
 
 class _Player(Node):
-    """An environment, and an agent that acts in it."""
+    """A node that runs an actor in an environment."""
 
     def __init__(self, run: Run, role: str, index: int, learner: Any, evaluation: bool):
         super().__init__(role, index)
@@ -69,7 +71,12 @@ class _Player(Node):
         self._ticket = 0
 
     def _prepare(self, first_episode: int, reverb_address: str | None = None) -> None:
-        """Makes environment and agent. Their randomness is that of the episodes to come."""
+        """Makes environment and actor, seeded for the episodes from `first_episode` on.
+
+        Args:
+          first_episode: index of the node's next episode.
+          reverb_address: where the adder writes; None for an evaluator.
+        """
         import reverb
         from acme import environment_loop, specs
         from acme.utils import loggers
@@ -97,7 +104,7 @@ class _Player(Node):
         self._info = dict(self._raw.bsuite_info())
 
     def _play(self) -> dict[str, Any]:
-        """One episode: what is to be known of it; raises Stopped or InputError."""
+        """Plays one episode and returns its summary; raises Stopped or InputError."""
         result = self._loop.run_episode()
         before, self._info = self._info, dict(self._raw.bsuite_info())
         bad = self._info.get("total_bad_episodes", 0) - before.get("total_bad_episodes", 0)
@@ -112,7 +119,7 @@ class _Player(Node):
         )
 
     def _described(self, error: InputError) -> str:
-        """One line about an error of the environment, whose traceback goes to the node's log."""
+        """Returns one line about an environment's error; writes its traceback to the node's log."""
         if not error.details:
             return f"{error} ({self._name})"
         self._say(error.details)
@@ -120,7 +127,7 @@ class _Player(Node):
 
 
 class Actor(_Player):
-    """Plays the run's episodes into replay, then tells the counter."""
+    """Plays episodes, writes them to replay, and then reports them to the counter."""
 
     def __init__(
         self, run: Run, index: int, learner: Any, replay: Any, reverb_address: Any, counter: Any
@@ -134,7 +141,7 @@ class Actor(_Player):
         try:
             index = 0
             last = self._replay.last(self._index)
-            if last is not None:  # It died, perhaps before it could tell the counter.
+            if last is not None:  # Restarted, perhaps before it reported this one.
                 self._counter.report(self._index, last[0], last[1])
                 index = last[0] + 1
             self._prepare(index, self._reverb.resolve())
@@ -149,7 +156,7 @@ class Actor(_Player):
                     continue
                 try:
                     summary = self._play()
-                except InputError as error:  # Started again, it would be the same.
+                except InputError as error:  # A restart would raise it again.
                     self._refuse(self._described(error))
                     return
                 taken = self._commit(index, summary)
@@ -161,16 +168,24 @@ class Actor(_Player):
             pass
 
     def _refuse(self, why: str) -> None:
-        """Has the run ended; again and again, since a counter that dies forgets it."""
+        """Asks the counter to end the run; retries, since a restarted counter loses the request."""
         while not self._stop.is_set():
             self._counter.refuse(why)
             self._stop.wait(1.0)
 
     def _commit(self, index: int, summary: dict[str, Any]) -> Any:
-        """Has an episode counted; gives the newest that replay has of this actor, or OVER.
+        """Commits an episode to replay; sends missing trajectories again until replay accepts it.
 
-        That is another episode than ours where two actors had the same index: a host that was
-        thought to be lost, and its successor. What replay took is what counts, so both report that.
+        Two actors can have the same index if a host that was considered lost comes back. Then
+        replay's newest episode may be the other actor's. Replay's record counts, so both actors
+        report that episode.
+
+        Args:
+          index: index of the actor's episode.
+          summary: the result of `_play`.
+
+        Returns:
+          The index and summary of this actor's newest episode in replay, or OVER.
         """
         adder = self._adder
         while True:
@@ -187,7 +202,7 @@ class Actor(_Player):
 
 
 class Evaluator(_Player):
-    """Plays greedily on the posterior's mean, now and then, and writes evaluation.csv."""
+    """Plays greedily on the posterior's mean every few seconds and writes evaluation.csv."""
 
     def __init__(self, run: Run, learner: Any):
         super().__init__(run, "evaluator", 0, learner, evaluation=True)
@@ -195,7 +210,7 @@ class Evaluator(_Player):
         self._newest: dict[str, Any] | None = None
 
     def status(self) -> dict[str, Any] | None:
-        """The newest evaluation."""
+        """Returns the newest evaluation; None before the first."""
         return self._newest
 
     def run(self) -> None:

@@ -1,8 +1,8 @@
-"""Holds what the nodes of a run saved against each other before the run goes on.
+"""Checks that the files saved by a run's nodes are consistent before the run resumes.
 
-Replay's log is what counts. The learner syncs it before each checkpoint, so a learner never knows
-of steps that an undamaged log lacks. The counter syncs on its own: after a power cut it may be a
-second ahead or behind, and is written anew from the log.
+Replay's log is authoritative. The learner fsyncs it before each checkpoint, so no checkpoint
+contains steps that an undamaged log lacks. The counter fsyncs its journal independently: after a
+power cut the journal may be a second ahead or behind, and is rewritten from the log.
 """
 
 from typing import Any
@@ -14,14 +14,14 @@ from eve_acme.replay import journal
 
 
 def reconcile(run: Run) -> str | None:
-    """Makes the counter's journal agree with replay's.
+    """Makes the counter's journal agree with replay's log.
 
     Returns:
-      what was changed, in words; None if nothing was.
+      A message that describes the change; None if nothing changed.
 
     Raises:
-      Damaged: a file is damaged, belongs to another run, or replay's log is shorter than what the
-        learner has learnt.
+      Damaged: a file is damaged or belongs to another run, or replay's log has fewer steps than a
+        checkpoint of the learner.
     """
     belongs = run.plan.identity
     replay_path, counter_path = run.state / "replay.journal", run.state / "counter.journal"
@@ -48,7 +48,19 @@ def reconcile(run: Run) -> str | None:
 
 
 def _mend(path: Any, belongs: str, counted: list[Any], episodes: dict[Any, Any]) -> str:
-    """Writes the counter's journal anew: reports that replay has, in their order, and no others."""
+    """Rewrites the counter's journal so that it reports exactly the episodes in replay's log.
+
+    Keeps the other records and the order, and appends the missing reports.
+
+    Args:
+      path: the counter's journal.
+      belongs: the identity of the run.
+      counted: the records of the journal.
+      episodes: the summary of each episode in replay's log, by actor and index.
+
+    Returns:
+      A message that describes the change.
+    """
     kept = [
         (kind, actor, index, value)
         for kind, actor, index, value in counted

@@ -1,4 +1,4 @@
-"""The coordinator: watches the run, says what is wrong with it, ends it, and writes what it was."""
+"""The coordinator: monitors the nodes, reports problems, ends the run and writes its results."""
 
 import collections
 import json
@@ -17,11 +17,11 @@ LOOK_SECONDS = 0.5
 STALL_SECONDS = 20.0
 SETTLE_SECONDS = 5.0
 AWAY_SECONDS = 60.0
-"""How long the end of a run waits for a node that does not answer."""
+"""How long the coordinator waits at the end of a run for a node that does not answer."""
 
 
 class Coordinator(Node):
-    """Looks at the other nodes twice a second."""
+    """Polls the other nodes twice a second."""
 
     def __init__(self, run: Run, counter: Any, replay: Any, learner: Any, evaluator: Any):
         super().__init__("coordinator")
@@ -36,7 +36,7 @@ class Coordinator(Node):
         self._steps = 0
         self._by_actor: collections.Counter[int] = collections.Counter()
         self._moved: dict[str, tuple[Any, float]] = {}
-        self._failed: str | None = None  # Why the run cannot go on, whoever is started anew.
+        self._failed: str | None = None  # Why no restart can continue the run.
 
     def run(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):
@@ -49,7 +49,7 @@ class Coordinator(Node):
         self._end()
 
     def _look(self) -> dict[str, Any]:
-        """What each node says of itself; None for one that does not answer."""
+        """Returns the status of each node, None for one that does not answer; logs new episodes."""
         seen = {
             "counter": self._ask("counter", "totals"),
             "replay": self._ask("replay", "status"),
@@ -108,7 +108,7 @@ class Coordinator(Node):
         )
 
     def _trouble(self, seen: dict[str, Any]) -> list[str]:
-        """What does not move, and why, in words."""
+        """Returns a message for each node that does not answer or makes no progress."""
         causes = []
         for name in ("counter", "replay", "learner"):
             quiet = self._quiet(name, None if seen[name] is None else time.monotonic())
@@ -126,7 +126,7 @@ class Coordinator(Node):
         return causes
 
     def _quiet(self, name: str, value: Any) -> float:
-        """Seconds since a value last changed; one that is None does not change."""
+        """Returns the seconds since the value `name` last changed; None counts as no change."""
         now = time.monotonic()
         before, since = self._moved.get(name, (object(), now))
         if value is not None and value != before:
@@ -141,10 +141,10 @@ class Coordinator(Node):
         return solved or steps or len(recorder.returns) >= plan.episodes
 
     def _settle(self) -> None:
-        """Takes no more episodes, and lets the learner learn those that are there.
+        """Accepts no more episodes and waits until the learner has read those in replay.
 
-        For a few seconds only if it was told to stop; else a node that is away is waited for, so
-        that the accounts are whole.
+        Waits `SETTLE_SECONDS` if it was told to stop. Otherwise it waits `AWAY_SECONDS` for nodes
+        that do not answer, so that the counts are complete.
         """
         patience = SETTLE_SECONDS if self._stop.is_set() else AWAY_SECONDS
         deadline = time.monotonic() + patience
@@ -161,7 +161,11 @@ class Coordinator(Node):
             time.sleep(0.1)
 
     def _report_all(self) -> bool:
-        """Closes replay; tells the counter of episodes in it whose actors could not."""
+        """Closes replay and reports its newest episodes, in case their actors could not.
+
+        Returns:
+          Whether replay and, for each actor, the counter answered.
+        """
         newest = self._ask("replay", "close")
         if newest is None:
             return False
@@ -170,7 +174,7 @@ class Coordinator(Node):
         )
 
     def _end(self) -> None:
-        """Saves, writes the files of the run, and sends everybody home."""
+        """Saves, writes the files of the run and stops all nodes."""
         self._ask("counter", "close")
         self._ask("learner", "save")
         seen = self._look()
@@ -179,24 +183,31 @@ class Coordinator(Node):
         write_results(self._run, self._recorder, seen, self._over() and not self._failed)
         for name in ("evaluator", "learner", "replay", "counter"):
             self._ask(name, "finish")
-        finish_all()  # As threads of one process, actors are told so too.
+        finish_all()  # Also stops the actors if nodes are threads.
 
     @staticmethod
     def _never() -> Any:
-        """Its own stop must not cut off the calls by which it ends the others."""
+        """Returns an event that is never set, so that `finish` does not abort the final calls."""
         import threading
 
         return threading.Event()
 
 
 def _failure(seen: dict[str, Any]) -> str | None:
-    """Why the run cannot go on, if a node says so."""
+    """Returns why the run cannot continue, if a node reports a failure."""
     reasons = [(seen[name] or {}).get("failed") for name in ("learner", "counter", "evaluator")]
     return next((reason for reason in reasons if reason), None)
 
 
 def write_results(run: Run, recorder: Recorder, seen: dict[str, Any], finished: bool) -> None:
-    """summary.json and curve.png."""
+    """Writes summary.json and curve.png.
+
+    Args:
+      run: the run.
+      recorder: its episodes.
+      seen: the last status of each node, None for one that did not answer.
+      finished: whether the run reached its end.
+    """
     from eve_acme.experiments import plots
 
     plan = run.plan
@@ -227,6 +238,6 @@ def write_results(run: Run, recorder: Recorder, seen: dict[str, Any], finished: 
 
 
 def wall_seconds(directory: pathlib.Path) -> float:
-    """Seconds from the run's first start to now, times between resumes included."""
+    """Returns the seconds since the run's first start, including the time before each resume."""
     started = json.loads((directory / "config.json").read_text()).get("started", time.time())
     return time.time() - started

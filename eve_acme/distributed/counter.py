@@ -1,9 +1,9 @@
-"""The counter: gives out the run's episodes, and takes note of how they went.
+"""The counter: assigns the run's episodes to actors and records their results.
 
-Every episode of the run has a ticket. An actor that was given one and died is given the same one
-again, so a run has exactly as many episodes as it was asked for, its first ones are random whatever
-the number of actors, and a call that is made twice changes nothing. The ticket of an actor that
-does not come back is given to another.
+Every episode of the run has a ticket. An actor that restarts gets its unreported ticket again. So a
+run has exactly the requested number of episodes, its first episodes are random for any number of
+actors, and a repeated call changes nothing. If an actor does not come back, another actor gets a
+new ticket in its place.
 """
 
 import threading
@@ -14,18 +14,18 @@ from eve_acme.distributed.node import Node, Run
 from eve_acme.replay import journal
 
 GONE_SECONDS = 60.0
-"""An actor that has not been heard of for so long does not hold its ticket any more."""
+"""The ticket of an actor that has made no call for so long no longer counts as in play."""
 
 
 FAREWELL_SECONDS = 3.0
-"""How long a counter whose run has ended stays, for actors to hear of it."""
+"""How long the counter keeps answering after the end of the run, so that actors learn of it."""
 
 WAIT, OVER = -1, -2
-"""In place of a ticket: all are given out, and one may come back; the run has ended."""
+"""Returned instead of a ticket. WAIT: none is free now, one may be later. OVER: the run ended."""
 
 
 class Counter(Node):
-    """Counts episodes; what it was told outlives its process, and is fsynced every second."""
+    """Counts episodes. Its journal outlives the process and is fsynced every second."""
 
     def __init__(self, run: Run):
         super().__init__("counter")
@@ -33,7 +33,7 @@ class Counter(Node):
         self._actors = run.actors
         self._lock = threading.Lock()
         self._tickets: dict[tuple[int, int], int] = {}
-        self._unreported: set[tuple[int, int]] = set()  # Few, however many tickets there were.
+        self._unreported: set[tuple[int, int]] = set()  # Small, unlike the set of all tickets.
         self._episodes: list[dict[str, Any]] = []
         self._reported: set[tuple[int, int]] = set()
         self._steps = 0
@@ -49,7 +49,15 @@ class Counter(Node):
             self._apply(*record)
 
     def ticket(self, actor: int, index: int) -> int:
-        """Which episode of the run the actor's episode `index` is; or WAIT, or OVER."""
+        """Assigns a ticket to an actor's episode.
+
+        Args:
+          actor: index of the actor.
+          index: index of the episode among the actor's own.
+
+        Returns:
+          The number of the episode in the run; or WAIT, or OVER.
+        """
         with self._lock:
             self._heard[actor] = time.monotonic()
             if self._closed:
@@ -64,25 +72,31 @@ class Counter(Node):
             return ticket
 
     def report(self, actor: int, index: int, episode: dict[str, Any]) -> None:
-        """Takes note of an episode that has reached replay."""
+        """Records an episode that is stored in replay; ignores repeated reports.
+
+        Args:
+          actor: index of the actor.
+          index: index of the episode among the actor's own.
+          episode: its summary.
+        """
         with self._lock:
             self._heard[actor] = time.monotonic()
             if (actor, index) not in self._reported:
                 self._record("report", actor, index, episode)
 
     def lease(self, holder: str) -> int | None:
-        """An index for an actor that came without one; None if there are too many.
+        """Returns an index for an actor that starts without one; None if all are in use.
 
-        The one it had, or the lowest that nobody was heard under lately. Two actors may come to
-        have the same one, when a host was cut off for long: that is wasted work, and does no harm,
-        since replay takes an episode once.
+        A known holder gets its previous index, others the lowest index that made no call lately.
+        Two actors can get the same index if a host was disconnected for long. That wastes work but
+        does no harm, since replay stores an episode once.
         """
         with self._lock:
             now = time.monotonic()
             index = self._leases.get(holder)
             if index is None:
                 used = {i for i, heard in self._heard.items() if heard > now - GONE_SECONDS}
-                if now - self._started < GONE_SECONDS:  # It may have been away only itself.
+                if now - self._started < GONE_SECONDS:  # The counter itself may have restarted.
                     used |= {actor for actor, _ in self._tickets}
                 index = next((i for i in range(self._actors) if i not in used), None)
                 if index is None:
@@ -92,26 +106,32 @@ class Counter(Node):
             return index
 
     def alive(self, actor: int) -> None:
-        """An actor that waits for room in replay is there."""
+        """Records that an actor is alive while it blocks on replay."""
         self._heard[actor] = time.monotonic()
 
     def ended(self, actor: int) -> bool:
-        """An actor is there; whether it is to stop within its episode, since the run is to end."""
+        """Records that an actor is alive; returns whether it must stop because the run ends."""
         self._heard[actor] = time.monotonic()
         if self._closed:
             self._told.add(actor)
         return self._closed
 
     def close(self) -> None:
-        """No more tickets: the run is to end."""
+        """Assigns no more tickets, since the run ends."""
         self._closed = True
 
     def refuse(self, why: str) -> None:
-        """An actor's environment gave what cannot be learnt from: the run is to end."""
+        """Records why the run must end: an actor's environment returned invalid data."""
         self._refused = self._refused or why
 
     def totals(self) -> dict[str, Any]:
-        """Episodes that are in play and that have ended, the steps of those, and why it failed."""
+        """Returns counts of the run.
+
+        Returns:
+          `in_play` and `ended`, numbers of episodes; `steps`, those of ended episodes; `quiet`,
+          whether the counter is closed and every active actor knows it; `failed`, the reason that
+          `refuse` was given, or None.
+        """
         with self._lock:
             return dict(
                 in_play=self._in_play(),
@@ -122,12 +142,12 @@ class Counter(Node):
             )
 
     def episodes(self, start: int = 0) -> list[dict[str, Any]]:
-        """Reports in the order of their coming, from the given one on."""
+        """Returns the reports from number `start` on, in order of arrival."""
         with self._lock:
             return self._episodes[start:]
 
     def silence(self) -> dict[int, float]:
-        """For each actor the seconds since it was last heard of."""
+        """Returns the seconds since the last call of each actor."""
         now = time.monotonic()
         return {actor: now - heard for actor, heard in list(self._heard.items())}
 
@@ -140,15 +160,15 @@ class Counter(Node):
         deadline = time.monotonic() + FAREWELL_SECONDS
         while self._closed and not self._all_know() and time.monotonic() < deadline:
             time.sleep(0.05)
-        self._journal.sync()  # Not closed: a call that is still answered may write to it.
+        self._journal.sync()  # Not closed: a call in progress may still append.
 
     def _all_know(self) -> bool:
-        """Whether every actor that is there was told that the run is over."""
+        """Returns whether every active actor was told that the run is over."""
         latest = time.monotonic() - FAREWELL_SECONDS
         return all(i in self._told or heard < latest for i, heard in list(self._heard.items()))
 
     def _in_play(self) -> int:
-        """Tickets of actors that may still report."""
+        """Returns the number of tickets whose actors may still report."""
         latest = time.monotonic() - GONE_SECONDS
         return sum(self._heard.get(actor, self._started) > latest for actor, _ in self._unreported)
 

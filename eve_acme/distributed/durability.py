@@ -1,23 +1,23 @@
-"""What keeps a run's experience while its processes die. Nothing else in the package does.
+"""Durable replay: keeps a run's experience when processes crash. No other module does this.
 
-The tables of `agent.replay` live in the memory of the replay process. Beside them stands a log on
-its disk. What is promised, and why it holds:
+The tables of `agent.replay` live in the memory of the replay process, which also writes a log to
+its disk. The guarantees are:
 
-- *A trajectory is stored when it is in the log*: a third table, `eve_log`, gives each trajectory
+- *A trajectory is stored when it is in the log.* A third table, `eve_log`, serves each trajectory
   once, and a thread of the replay process appends it to the file at once.
-- *An actor keeps the trajectories of its episode until replay says that all of them are stored*,
-  and sends again those that are not (`KeptAdder`). Only then is the episode counted. Whatever is
-  sent twice has the same place, and is stored, and learnt from, once.
-- *A replay process that comes back* fills its tables from the log before it answers anybody. It
-  sends all of it into the stream again: a learner that was not told knows most of it, and takes the
-  rest. *A learner that comes back* reads all of `eve_replay` (`agent.replay.Arrivals`).
+- *An actor keeps the trajectories of its episode until replay confirms that all are stored*
+  (`KeptAdder`), and sends the missing ones again. Only then does the episode count. A trajectory
+  that is sent twice has the same place both times, so it is stored, and learnt from, once.
+- *A restarted replay process* fills its tables from the log before it answers any call. It also
+  sends the whole log to the stream again: a running learner skips the trajectories it has read and
+  reads the rest. *A restarted learner* reads all of `eve_replay` (`agent.replay.Arrivals`).
 
-So the death of any one process, or of all of them at once, loses no step of an episode that was
-counted; of an episode that was being played it may lose the steps that were not stored yet. The log
-is handed to the operating system at each record, and to the disk (fsync) every second and at the
-end, and so is the counter's journal: a power cut may lose the last second of each. The learner has
-replay sync before each checkpoint, so it never knows of steps that replay lost; the counter is
-written anew from the log (`audit.reconcile`) when the run is resumed.
+So a crash of any process, or of all processes at once, loses no step of a counted episode. Of an
+episode in progress it may lose the steps that are not stored yet. Each record of the log is written
+to the operating system at once, and the log is fsynced every second and at the end. The same holds
+for the counter's journal: a power cut may lose the last second of each. The learner makes replay
+fsync before each checkpoint, so no checkpoint contains steps that replay lost. When the run
+resumes, `audit.reconcile` rewrites the counter's journal from the log.
 """
 
 import contextlib
@@ -38,15 +38,15 @@ from eve_acme.types import New
 
 LOG = "eve_log"
 WAIT_SECONDS = 2.0
-"""How long an actor's call waits for its trajectories before it is told which are missing."""
+"""How long `commit` blocks for an episode's trajectories before it returns the missing ones."""
 SYNC_SECONDS = 1.0
 FLUSH_MILLISECONDS = 500
 _AT_ONCE = 50
-"""Trajectories in flight while tables are filled."""
+"""Maximum number of items in flight in `fill`."""
 
 
 class DurableBuilder(EVEBuilder):
-    """The agent's builder, whose tables and adder have the log beside them."""
+    """The agent's builder, with the table `eve_log` and an adder that writes to it."""
 
     def make_replay_tables(self, environment_spec: Any, policy: Any = None) -> list[reverb.Table]:
         tables = super().make_replay_tables(environment_spec, policy)
@@ -62,10 +62,24 @@ class DurableBuilder(EVEBuilder):
 
 
 class Log:
-    """The log of a replay process, and who may rely on it."""
+    """The log of a replay process, and the episodes that count.
+
+    Attributes:
+      steps: number of transitions stored.
+      trajectories: number of trajectories stored.
+      episodes: number of episodes counted.
+      closed: whether `close` was called.
+      changed: notified at each record and by `close`; its lock guards appends.
+    """
 
     def __init__(self, path: pathlib.Path, client: reverb.Client, belongs: str = ""):
-        """Reads the log, which has to belong to this run, and fills `eve_replay` with it."""
+        """Reads the log and fills `eve_replay` from it.
+
+        Args:
+          path: the log's file.
+          client: a client of the server.
+          belongs: the identity of the run, which must match that of the file.
+        """
         self._client, self._path = client, path
         self._stored: dict[int, set[int]] = {}
         self._last: dict[int, tuple[int, dict[str, Any]]] = {}
@@ -76,7 +90,7 @@ class Log:
         fill(client, replay.REPLAY, (self._note(record) for record in journal.records(path)))
 
     def __call__(self, stop: threading.Event) -> None:
-        """Logs what comes until `stop`; raises what goes wrong before that."""
+        """Logs each new trajectory until `stop`; raises errors that occur before that."""
         again = threading.Thread(target=self._send_again, args=(self.trajectories,), daemon=True)
         again.start()
         try:
@@ -89,16 +103,25 @@ class Log:
                 raise
 
     def _send_again(self, count: int) -> None:
-        """Sends the first so many trajectories into the stream."""
+        """Sends the first `count` trajectories of the log to the stream again."""
         with contextlib.suppress(Exception):  # The server stopped.
             known = itertools.islice(journal.trajectories(self._path), count)
             fill(self._client, replay.STREAM, known)
 
     def commit(self, actor: int, index: int, life: int, places: range, summary: Any) -> Any:
-        """Counts an episode once its trajectories are stored.
+        """Counts an episode once its trajectories are stored; blocks up to `WAIT_SECONDS`.
 
-        Gives the newest episode of the actor, which is this one, or was when this was asked first;
-        or the list of trajectories that are to be sent again; or None once the log is closed.
+        Args:
+          actor: index of the actor.
+          index: index of the episode among the actor's own.
+          life: the id of the actor's adder.
+          places: the numbers of the episode's trajectories.
+          summary: the episode's summary.
+
+        Returns:
+          The index and summary of the actor's newest episode: this one, unless the call is a
+          repeated one and a later episode was counted since. Or the list of trajectories that the
+          actor must send again. Or None once the log is closed.
         """
 
         def missing() -> list[int]:
@@ -111,16 +134,16 @@ class Log:
                     return None
                 if missing():
                     return missing()
-            if not self._counted(actor, index):  # The same call, made twice, waited twice.
+            if not self._counted(actor, index):  # Two equal calls may have waited.
                 self._append((journal.EPISODE, (actor, index, summary)))
             return self._last[actor]
 
     def last(self, actor: int) -> tuple[int, dict[str, Any]] | None:
-        """The newest episode of an actor: its index and summary."""
+        """Returns index and summary of an actor's newest episode; None if it has none."""
         return self._last.get(actor)
 
     def close(self) -> dict[int, tuple[int, dict[str, Any]]]:
-        """Counts no more episodes; gives the newest one of each actor."""
+        """Counts no more episodes; returns index and summary of each actor's newest episode."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
@@ -131,7 +154,7 @@ class Log:
         return self._journal.end
 
     def sync(self) -> None:
-        """Waits until everything is on the disk."""
+        """Fsyncs the log."""
         self._journal.sync()
 
     def _append(self, record: tuple[str, Any]) -> None:
@@ -161,7 +184,13 @@ class Log:
 
 
 def fill(client: reverb.Client, table: str, news: Iterator[New | None]) -> None:
-    """Inserts trajectories; returns when they are there."""
+    """Inserts trajectories into a table; blocks until the server has them.
+
+    Args:
+      client: a client of the server.
+      table: the table's name.
+      news: the trajectories; None entries are skipped.
+    """
     writer = replay.Writer(client)
     for new in news:
         if new is not None:
@@ -171,11 +200,11 @@ def fill(client: reverb.Client, table: str, news: Iterator[New | None]) -> None:
 
 
 class KeptAdder(replay.Adder):
-    """Keeps what it wrote until it is stored, and waits for a server that is away.
+    """Keeps trajectories until they are stored, and blocks while the server does not answer.
 
     Attributes:
-      stop: ends the waiting.
-      while_waiting: called now and then.
+      stop: set to end the blocking; the adder then raises Stopped.
+      while_waiting: called every `FLUSH_MILLISECONDS` while the adder blocks.
     """
 
     def __init__(
@@ -189,11 +218,11 @@ class KeptAdder(replay.Adder):
 
     @property
     def places(self) -> range:
-        """Of what was written since the last `forget`."""
+        """The numbers of the trajectories written since the last `forget`."""
         return range(min(self._kept, default=self.items), self.items)
 
     def forget(self) -> None:
-        """All so far is stored."""
+        """Drops all kept trajectories, since they are stored."""
         self._kept.clear()
 
     def _insert(self, new: New) -> None:
@@ -202,13 +231,13 @@ class KeptAdder(replay.Adder):
         self._wait()
 
     def send_again(self, numbers: list[int]) -> None:
-        """Sends trajectories again that replay does not have."""
+        """Sends the kept trajectories with these numbers again."""
         for number in numbers:
             self._writer.write(self._kept[number], self._tables)
         self._wait()
 
     def _wait(self) -> None:
-        """Until the server has everything, which may have to be started first; raises Stopped."""
+        """Blocks until the server has every item, also while it restarts; raises Stopped."""
         while not self.stop.is_set():
             try:
                 return self._writer.flush(0, FLUSH_MILLISECONDS)
@@ -218,7 +247,7 @@ class KeptAdder(replay.Adder):
 
 
 def sync_now_and_then(log: Log, stop: threading.Event) -> None:
-    """Until `stop`: what was logged is on the disk within a second."""
+    """Fsyncs the log every second, if it has grown, until `stop` is set."""
     synced = -1
     while not stop.wait(SYNC_SECONDS):
         if log.nbytes != synced:

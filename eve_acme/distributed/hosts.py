@@ -1,6 +1,6 @@
-"""Several hosts on one machine: network namespaces with own addresses and names, on one bridge.
+"""Emulates several hosts on one machine: network namespaces with addresses and names on one bridge.
 
-For tests and `eve bench hosts`. Nothing of them can be reached from outside of the machine.
+For tests and `eve bench hosts`. The hosts cannot be reached from outside the machine.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def why_not() -> str | None:
-    """Why no hosts can be made here; None if they can."""
+    """Returns why this machine cannot create hosts; None if it can."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return "network namespaces need root and iproute2"
     name = f"eve{os.getpid()}-try"
@@ -28,10 +28,14 @@ def why_not() -> str | None:
 
 
 class Hosts:
-    """Hosts on 10.77.0.0/24, that know each other by name, and by names of services on them."""
+    """Hosts on 10.77.0.0/24 that resolve each other's names and those of their services."""
 
     def __init__(self, services: dict[str, list[str]]):
-        """`services`: for each host what runs on it."""
+        """Assigns addresses; creates nothing yet.
+
+        Args:
+          services: for each host the names of the services on it.
+        """
         self._prefix = f"eve{os.getpid()}-"
         self.names = list(services)
         self.addresses = {name: f"10.77.0.{i + 10}" for i, name in enumerate(services)}
@@ -57,18 +61,29 @@ class Hosts:
             (self._etc(name) / "hosts").write_text("\n".join(self._lines) + "\n")
 
     def down(self) -> None:
-        """Also what was made only half."""
+        """Deletes the hosts, also those that `up` created only in part."""
         for name in ("switch", *self.names):
             _ip("netns", "del", self.namespace(name), check=False)
             shutil.rmtree(self._etc(name), ignore_errors=True)
 
     def link(self, name: str, state: str) -> None:
-        """Pulls a host's cable out ("down"), or puts it in ("up")."""
+        """Connects a host to the bridge or disconnects it.
+
+        Args:
+          name: the host.
+          state: "up" or "down".
+        """
         port = f"p{self.names.index(name)}"
         _ip("-n", self.namespace("switch"), "link", "set", port, state)
 
     def command(self, host: str, name: str, words: list[str]) -> list[str]:
-        """A command as it is run on a host, under a host name of its own."""
+        """Returns the command line that runs a command on a host.
+
+        Args:
+          host: the host.
+          name: the host name that the command sees.
+          words: the command and its arguments.
+        """
         inside = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', name]
         return ["ip", "netns", "exec", self.namespace(host), *inside, *words]
 
@@ -80,10 +95,16 @@ class Hosts:
 
 
 class Nodes:
-    """One process for each node of a run, each on its host, with a log in a folder."""
+    """Runs each node of a run as one process on its host, with its log in a folder."""
 
     def __init__(self, hosts: Hosts, directory: pathlib.Path, words: list[str]):
-        """`words`: those of 'eve launch', which describe the run."""
+        """Starts no process yet.
+
+        Args:
+          hosts: the hosts.
+          directory: the folder of the logs.
+          words: the arguments of 'eve launch' that describe the run.
+        """
         self._hosts, self._directory, self._words = hosts, directory, words
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -115,7 +136,7 @@ class Nodes:
 
 @contextlib.contextmanager
 def made(services: dict[str, list[str]]) -> Iterator[Hosts]:
-    """Hosts for the time of a test."""
+    """Creates hosts, and deletes them when the context ends."""
     hosts = Hosts(services)
     try:
         hosts.up()

@@ -1,4 +1,4 @@
-"""The learner node: reads each trajectory once, learns as lock-step would, serves the posterior."""
+"""The learner node: reads each trajectory once, learns as in lock-step, serves the posterior."""
 
 import contextlib
 import pickle
@@ -31,11 +31,11 @@ LOOK_SECONDS, CHECK_SECONDS, SILENCE_SECONDS = 0.2, 1.0, 25.0
 
 
 class Learner(Node):
-    """Around the builder's learner: data through the deaths of replay, checkpoints, the end.
+    """Runs the builder's learner: reconnects to a restarted replay, writes checkpoints, shuts down.
 
-    One thread learns, and the node's own saves now and then: neither waits for the other. The
-    learner's memory is not part of a checkpoint. One that comes back reads all of replay again, and
-    then learns the rounds that its checkpoint does not have.
+    One thread learns, and the node's main thread saves every `CHECKPOINT_SECONDS`; neither waits
+    for the other. A checkpoint does not contain the learner's memory. A restarted learner reads all
+    of replay again, then learns the rounds that its checkpoint lacks.
     """
 
     def __init__(self, run: Run, replay: Any, reverb_address: Any, counter: Any):
@@ -49,7 +49,7 @@ class Learner(Node):
         self._reverb = reverb_address.resolve()
         self._run = run
         self._directory = run.state / "learner"
-        self._saving = threading.Lock()  # The coordinator asks for it from another thread.
+        self._saving = threading.Lock()  # The coordinator calls `save` from another thread.
         self._config = run.plan.config
         _, self._environment = make_environment(run, seed=0)
         self._burning_in = True
@@ -71,7 +71,7 @@ class Learner(Node):
         self._failed: str | None = None
 
     def get_variables(self, names: list[str]) -> list[Any]:
-        """The posterior, for actors."""
+        """Returns the posterior to an actor and counts the bytes served."""
         import jax
 
         variables = self._learner.get_variables(names)
@@ -80,7 +80,7 @@ class Learner(Node):
         return variables
 
     def status(self) -> dict[str, Any]:
-        """How far it is, and what it waits for."""
+        """Returns progress, metrics, and what the learner waits for or why it failed."""
         metrics = self._learner.report()
         return dict(
             rounds=self._learner.rounds,
@@ -91,16 +91,16 @@ class Learner(Node):
             posteriors_served=self._served,
             posterior_bytes=self._served_bytes,
             device=self._device(),
-            **{name: float(x) for name, x in metrics.items() if np.isfinite(x)},  # As JSON has it.
+            **{name: float(x) for name, x in metrics.items() if np.isfinite(x)},  # JSON has no NaN.
         )
 
     def _device(self) -> str | None:
-        """The device that the newest loss is on; None before the first round."""
+        """Returns the device that holds the newest loss; None before the first round."""
         metrics = self._learner.metrics
         return ", ".join(map(devices.label, metrics.loss.devices())) if metrics else None
 
     def save(self) -> None:
-        """Writes a checkpoint, and the agent as `eve_acme.load` reads it; none of what failed."""
+        """Writes a checkpoint, and the agent for `eve_acme.load`; neither after a failure."""
         with self._saving:
             if self._failed is None:
                 self._watched(self._save)
@@ -111,7 +111,7 @@ class Learner(Node):
         self._directory.mkdir(parents=True, exist_ok=True)
         saved = self._learner.save()
         path = self._directory / f"{saved['learning']['rounds']:012d}.pkl"
-        if not path.exists():  # What was read and not learnt from is read again after a restart.
+        if not path.exists():  # A restart reads again the steps that were not learnt from.
             self._sync_replay()
             write_sealed(path, pickle.dumps(saved, protocol=5), self._run.plan.identity)
         for old in checkpoints(self._directory)[:-KEPT]:
@@ -120,8 +120,8 @@ class Learner(Node):
         save_agent(self._run.directory, self._config, posterior, self._environment)
 
     def _sync_replay(self) -> None:
-        """So that a power cut leaves no checkpoint of steps that replay has lost."""
-        with contextlib.suppress(PeerLost):  # One that is away has nothing that is not written.
+        """Makes replay fsync, so that no checkpoint contains steps that a power cut can lose."""
+        with contextlib.suppress(PeerLost):  # A dead replay process has no unwritten records.
             self._disk.sync()
 
     def run(self) -> None:
@@ -130,15 +130,18 @@ class Learner(Node):
         self._watched(self._mind)
         if self._failed is not None:
             self._say(self._failed)
-            self._stop.wait()  # Until the coordinator has seen it, and has ended the run.
-        worker.join(timeout=0.5)  # It may wait for data that does not come; nothing is lost.
+            self._stop.wait()  # Until the coordinator has seen the failure and ended the run.
+        worker.join(timeout=0.5)  # It may block on data that never arrives; nothing is lost.
         if self._error is None:
             self.save()
         if self._error is not None:
             raise self._error
 
     def _watched(self, work: Callable[[], None]) -> None:
-        """Does some work, and notes why it ended: what starting anew may mend, and what not."""
+        """Calls `work` and records how it failed.
+
+        Sets `_failed` for a failure that a restart cannot fix, and `_error` for any other.
+        """
         try:
             work()
         except Stopped:
@@ -157,7 +160,7 @@ class Learner(Node):
         return not self._stop.is_set() and self._error is None and self._failed is None
 
     def _mind(self) -> None:
-        """What is to be done beside learning."""
+        """Checks replay and saves periodically, while another thread learns."""
         next_save = time.monotonic() + CHECKPOINT_SECONDS
         while self._working:
             self._stop.wait(LOOK_SECONDS)
@@ -167,10 +170,10 @@ class Learner(Node):
                 next_save = time.monotonic() + CHECKPOINT_SECONDS
 
     def _check_replay(self) -> None:
-        """While it waits for a trajectory: raises if replay has more, but nothing comes.
+        """Raises RuntimeError if replay has unread steps but no trajectory arrives.
 
-        What waits for a connection that a lost host did not close cannot be called back, so the
-        node starts again.
+        A read cannot be cancelled if it blocks on a connection that a lost host did not close. The
+        error makes the supervisor restart the node.
         """
         now = time.monotonic()
         if self._waiting is None or now < self._next_check:
@@ -187,18 +190,18 @@ class Learner(Node):
             self._learner.learn()
 
     def _arrivals(self) -> Iterator[New]:
-        """The builder's dataset, through the deaths of the replay node."""
+        """Yields from the builder's dataset; makes a new one when the replay node restarts."""
         import reverb
 
         while not self._stop.is_set():
             self._waiting = "replay does not answer"
-            self._replay.status()  # It answers when its tables have all that its log has.
+            self._replay.status()  # Blocks until replay has filled its tables from its log.
             dataset = self._builder.make_dataset_iterator(reverb.Client(self._reverb))
             while not self._stop.is_set():
                 self._waiting, self._heard = "no trajectory: it waits for actors", time.monotonic()
                 try:
                     new = next(dataset)
-                except Exception as error:  # However it was lost.
+                except Exception as error:  # Any way to lose the connection.
                     self._say(f"replay went away ({str(error)[:200]})")
                     break
                 self._waiting = None
@@ -207,7 +210,10 @@ class Learner(Node):
         raise Stopped("there is nothing more to learn")
 
     def _episodes(self) -> int:
-        """Episodes of the run, asked for only while it matters."""
+        """Returns the number of ended episodes; after burn-in `burn_in_episodes`, without a call.
+
+        Also without a call if the learner bootstraps during burn-in.
+        """
         if self._config.bootstrap_burn_in or not self._burning_in:
             return self._config.burn_in_episodes
         ended = self._counter.totals()["ended"]

@@ -6,7 +6,7 @@
     /health        200 while the run makes progress; 503 and one line that says why not, when no
                    episode, step or round was added for 60 s (or `/health?seconds=N`)
 
-It only reads: nothing can be changed through it.
+The endpoint is read-only.
 """
 
 import http.server
@@ -21,7 +21,7 @@ from eve_acme.errors import UsageError
 from eve_acme.experiments.status import StatusWindow
 
 STALL_SECONDS = 60.0
-"""Without progress for so long a run is not healthy, unless the caller names another number."""
+"""A run without progress for so long is unhealthy, unless the request sets another limit."""
 
 _STATUS = (
     ("episodes_total", "counter", "episodes", "Episodes that have ended"),
@@ -48,7 +48,13 @@ Sample = tuple[str, str, str, float | Mapping[str, float]]
 def samples(
     window: StatusWindow, restarts: Mapping[str, int], minibatches_per_round: int
 ) -> list[Sample]:
-    """All values that are known now."""
+    """Returns all values that are known now.
+
+    Args:
+      window: the last statuses of the run.
+      restarts: number of restarts of each node.
+      minibatches_per_round: converts rounds to minibatches.
+    """
     status = window.latest or {}
     found: list[Sample] = [
         (name, kind, text, status[field])
@@ -71,7 +77,7 @@ def samples(
 
 
 def prometheus_text(found: list[Sample]) -> str:
-    """The values in Prometheus' text format, version 0.0.4."""
+    """Formats the values in Prometheus' text format, version 0.0.4."""
     lines = []
     for name, kind, text, value in found:
         lines += [f"# HELP eve_{name} {text}", f"# TYPE eve_{name} {kind}"]
@@ -83,7 +89,12 @@ def prometheus_text(found: list[Sample]) -> str:
 
 
 def why_stalled(window: StatusWindow, seconds: float = STALL_SECONDS) -> str | None:
-    """Why the run makes no progress, in one line; None if it makes some."""
+    """Returns one line that says why the run makes no progress; None if it makes progress.
+
+    Args:
+      window: the last statuses of the run.
+      seconds: a run without progress for longer than this has stalled.
+    """
     since = window.seconds_since_progress
     if window.latest is None:
         return f"starting for {since:.0f} s: the coordinator has written no status yet"
@@ -94,10 +105,18 @@ def why_stalled(window: StatusWindow, seconds: float = STALL_SECONDS) -> str | N
 
 
 class Endpoint:
-    """A port that is bound when this is built, and answered from `serve` to `close`."""
+    """The HTTP endpoint. The constructor binds the port; `serve` answers requests until `close`."""
 
     def __init__(self, host: str, port: int):
-        """Binds the port; raises UsageError."""
+        """Binds the port.
+
+        Args:
+          host: the address to listen on.
+          port: the port; 0 for a free one.
+
+        Raises:
+          UsageError: the port is out of range or cannot be bound.
+        """
         if not 0 <= port < 2**16:
             raise UsageError(f"--metrics-port: got {port}, allowed is 0 (a free one) to 65535")
         try:
@@ -115,7 +134,13 @@ class Endpoint:
         minibatches_per_round: int,
         restarts: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """Answers from now on, in a thread, with what `window` has when it is asked."""
+        """Starts a thread that answers requests.
+
+        Args:
+          window: read at each request.
+          minibatches_per_round: converts rounds to minibatches.
+          restarts: returns the number of restarts of each node.
+        """
         self._server.pages = {
             "/metrics": lambda _: (200, prometheus_text(current())),
             "/metrics.json": lambda _: (200, json.dumps(_by_name(current())) + "\n"),
@@ -145,11 +170,11 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    timeout = 10  # A client that sends nothing does not hold its thread.
+    timeout = 10  # An idle client does not block its thread forever.
     server: _Server
 
     def do_GET(self) -> None:
-        """Answers with the page of the path."""
+        """Sends the page of the request's path."""
         path, _, query = self.path.partition("?")
         page = self.server.pages.get(path)
         code, text = page(urllib.parse.parse_qs(query)) if page else (404, _known(self.server))
@@ -161,7 +186,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Logs no request: a scrape comes every few seconds."""
+        """Logs nothing: Prometheus scrapes every few seconds."""
 
 
 def _known(server: _Server) -> str:

@@ -1,4 +1,4 @@
-"""What all nodes share: the run they belong to, their seeds, and how they are told to stop."""
+"""Shared by all nodes: the run's description, seeds, and the request to stop."""
 
 import dataclasses
 import os
@@ -16,10 +16,16 @@ from eve_acme.experiments.plan import Plan
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A distributed run: all that its nodes are built from, the same in every process.
+    """Describes a distributed run; every process builds its nodes from an equal `Run`.
 
-    `ahead` trajectories, of up to ten steps each, may be in replay and not read by the learner yet.
-    `learner_device` is that of JAX's devices on which the learner computes, None for JAX's choice.
+    Attributes:
+      plan: the task, the agent, its config and the number of episodes.
+      actors: number of actors.
+      directory: the run's folder.
+      steps: the run ends after so many environment steps; None for no limit.
+      ahead: maximum number of trajectories, of up to ten steps each, that are in replay and that
+        the learner has not read.
+      learner_device: the JAX device of the learner; None for JAX's default.
     """
 
     plan: Plan
@@ -31,25 +37,32 @@ class Run:
 
     @property
     def state(self) -> pathlib.Path:
-        """Where nodes keep what they need to go on."""
+        """The folder of the files from which nodes resume."""
         return self.directory / "state"
 
 
 def seed_of(seed: int, role: str, index: int, part: int = 0) -> int:
-    """The seed of one node: a function of the run's seed, its role and its index alone."""
+    """Derives a node's seed, which depends on the arguments only.
+
+    Args:
+      seed: the run's seed.
+      role: the node's role.
+      index: the node's index among nodes of its role.
+      part: distinguishes several seeds of one node.
+    """
     words = [seed, zlib.crc32(role.encode()), index, part]
     return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
 def key_of(seed: int, role: str, index: int) -> Any:
-    """The node's JAX key."""
+    """Derives a node's JAX key; see `seed_of`."""
     import jax
 
     return jax.random.PRNGKey(seed_of(seed, role, index))
 
 
 def make_environment(run: Run, seed: int) -> tuple[Any, Any]:
-    """The raw environment, and the same as the agent sees it."""
+    """Makes the raw environment, and the wrapped one that the agent acts in."""
     from acme import wrappers
 
     task = tasks.parse(run.plan.task)
@@ -58,28 +71,33 @@ def make_environment(run: Run, seed: int) -> tuple[Any, Any]:
 
 
 def make_spec(run: Run) -> Any:
-    """Of the environment, as the agent sees it."""
+    """Returns the spec of the environment that the agent acts in."""
     from acme import specs
 
     return specs.make_environment_spec(make_environment(run, seed=0)[1])
 
 
 def make_network(run: Run) -> Any:
-    """The Q-network."""
+    """Makes the Q-network."""
     from eve_acme.core.networks import make_networks
 
     return make_networks(make_spec(run), run.plan.config)
 
 
 def make_builder(run: Run, episodes_so_far: Callable[[], int] | None = None) -> Any:
-    """The agent's builder, which makes the parts of all nodes."""
+    """Makes the agent's builder, which makes the parts of all nodes.
+
+    Args:
+      run: the run.
+      episodes_so_far: returns the number of episodes of the whole run.
+    """
     from eve_acme.distributed.durability import DurableBuilder
 
     return DurableBuilder(run.plan.config, episodes_so_far, ahead=run.ahead)
 
 
 def share_compiled(directory: str) -> None:
-    """Keeps what XLA compiles in a folder, and looks there first."""
+    """Caches everything that XLA compiles in a folder."""
     import jax
 
     jax.config.update("jax_compilation_cache_dir", directory)
@@ -88,11 +106,11 @@ def share_compiled(directory: str) -> None:
 
 
 LEARNER_CORES: list[int] = []
-"""Where this process learns, and nothing else runs; empty: wherever it may run."""
+"""Cores reserved for the learning thread of this process; if empty, it may run on any core."""
 
 
 def learn_apart() -> None:
-    """Moves the thread that calls it, which learns, to the cores that are kept for it, if any."""
+    """Pins the calling thread, which learns, to `LEARNER_CORES` if there are any."""
     if LEARNER_CORES:
         os.sched_setaffinity(0, LEARNER_CORES)
 
@@ -100,31 +118,31 @@ def learn_apart() -> None:
 _NODES: list["Node"] = []
 """The nodes of this process."""
 _LOGS: list[pathlib.Path] = []
-"""Where they log, if they share their output."""
+"""The folder of their log files, if all nodes share this process; else empty."""
 
 
 def log_apart(folder: pathlib.Path) -> None:
-    """Lets each node of this process log to a file of its own."""
+    """Makes each node of this process log to its own file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     _LOGS[:] = [folder]
 
 
 def finish_all() -> int:
-    """Tells all nodes of this process to stop; gives their number."""
+    """Tells all nodes of this process to stop; returns their number."""
     for node in _NODES:
         node.finish()
     return len(_NODES)
 
 
 def finish_first() -> None:
-    """Tells the coordinator, if it is in this process, to end the run; else all nodes."""
+    """Tells the coordinator to end the run; without one in this process, stops all nodes."""
     coordinators = [node for node in _NODES if type(node).__name__ == "Coordinator"]
     for node in coordinators or _NODES:
         node.finish()
 
 
 class Node:
-    """A node's face towards the others. Public methods can be called from other processes."""
+    """Base class of all nodes. Other processes can call its public methods."""
 
     def __init__(self, role: str, index: int = 0) -> None:
         self._name = f"{role}-{index}"
@@ -133,7 +151,7 @@ class Node:
         self._say(f"--- {self._name} starts, process {os.getpid()}")
 
     def _say(self, text: str) -> None:
-        """A line for the node's log, which is what its process prints if it has one."""
+        """Writes a line to the node's log: to its file if nodes share a process, else to stdout."""
         if _LOGS:
             with open(_LOGS[0] / f"{self._name}.log", "a") as file:
                 print(text, file=file)
@@ -141,5 +159,5 @@ class Node:
             print(text, flush=True)
 
     def finish(self) -> None:
-        """Tells the node to stop; it saves what it has, and ends."""
+        """Tells the node to save its state and stop."""
         self._stop.set()

@@ -1,4 +1,4 @@
-"""What the fork server imports before it forks: modules alone, no thread and no device."""
+"""Modules that the fork server imports before it forks; starts no thread and uses no device."""
 
 import contextlib
 import importlib
@@ -21,6 +21,6 @@ MODULES = (
     "matplotlib.pyplot",
 )
 
-with contextlib.redirect_stderr(io.StringIO()):  # Gym advertises its successor.
+with contextlib.redirect_stderr(io.StringIO()):  # Gym prints a notice.
     for module in MODULES:
         importlib.import_module(module)

@@ -1,8 +1,8 @@
-"""The Launchpad program, and how one of its nodes is started by itself.
+"""The Launchpad program, and a way to run a single node of it.
 
-`lp.launch` starts all nodes of a program at once, and stops all of them when one dies. To restart
-a node, or to run it in a container of its own, each process builds the whole program from the same
-`Run`, binds every node's address to a known one, and runs the executable of one node.
+`lp.launch` starts all nodes of a program at once and stops all of them when one dies. Here each
+process builds the whole program from the same `Run`, binds every node's address to a known one, and
+runs the executable of one node. So a node can be restarted, or run in its own container.
 """
 
 import os
@@ -14,18 +14,18 @@ from eve_acme.distributed.node import Run
 from eve_acme.experiments import devices
 
 ROLES = ("counter", "replay", "learner", "evaluator", "actor", "coordinator")
-"""In the order of their starting."""
+"""In the order in which they start."""
 
 
 def make_program(run: Run) -> Any:
-    """The program. Its node functions live in this package, which repairs JAX for Acme.
+    """Makes the program. This package defines its node functions and repairs JAX for Acme.
 
-    Nobody calls an actor or the coordinator, so they have no server: who reaches a Courier server
-    can run code there, and what does not listen cannot be reached.
+    Actors and the coordinator have no Courier server, since no node calls them. A client of a
+    Courier server can run code there, so fewer servers are safer.
     """
     import launchpad as lp
 
-    import eve_acme.agent  # noqa: F401  Before anything of Acme is imported.
+    import eve_acme.agent  # noqa: F401  Before any import of Acme.
     from eve_acme.distributed.actor import Actor, Evaluator
     from eve_acme.distributed.coordinator import Coordinator
     from eve_acme.distributed.counter import Counter
@@ -65,15 +65,19 @@ ADDRESSES = {
     "learner": "learner/0/0",
     "evaluator": "evaluator/0/0",
 }
-"""All that listens, and its name in `bind`: known without building the program, so that whoever
-only starts processes need not import what they need."""
+"""The name in `bind` of each server's address. A constant, so that the launcher need not build the
+program and import its packages."""
 
 
 def bind(program: Any, addresses: dict[str, str]) -> None:
-    """Binds each node's addresses, by name.
+    """Binds the addresses of all nodes.
 
-    The one place that needs something private of Launchpad: the context of a node is otherwise
-    made in `lp.launch` alone. A test checks that it is there.
+    This is the only use of a private method of Launchpad: otherwise only `lp.launch` makes a node's
+    context. A test checks that the method exists.
+
+    Args:
+      program: the result of `make_program`.
+      addresses: `host:port` by the names in `ADDRESSES`' values.
     """
     from launchpad import address as lp_address
     from launchpad import context
@@ -96,7 +100,14 @@ def bind(program: Any, addresses: dict[str, str]) -> None:
 
 
 def run_node(run: Run, addresses: dict[str, str], role: str, index: int) -> None:
-    """Runs one node in this process, until it ends; all but the learner stay on the CPU."""
+    """Runs one node in this process until it ends. All nodes but the learner use the CPU.
+
+    Args:
+      run: the run.
+      addresses: see `bind`.
+      role: one of `ROLES`.
+      index: the node's index among nodes of its role.
+    """
     if role != "learner":
         devices.stay_on_cpu()
     elif run.learner_device is not None:
@@ -108,14 +119,14 @@ def run_node(run: Run, addresses: dict[str, str], role: str, index: int) -> None
 
 
 def leave(code: int) -> None:
-    """Ends this process at once: threads of TensorFlow and gRPC that wait are not waited for."""
+    """Exits this process at once, without joining blocked threads of TensorFlow and gRPC."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def redirect_output(path: pathlib.Path) -> None:
-    """Everything that this process prints, C++ included, goes to the end of a file."""
+    """Appends all output of this process, including that of C++, to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()

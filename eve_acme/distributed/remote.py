@@ -1,7 +1,6 @@
-"""Calls to other nodes: each bounded in time, and made again while the other side is away.
+"""Calls to other nodes, with a timeout for each attempt and retries while a node does not answer.
 
-All methods that are called this way may be executed twice and count once: a call whose answer was
-lost is made again.
+Methods called this way must be idempotent: a call whose answer was lost is retried.
 """
 
 import threading
@@ -13,19 +12,19 @@ PAUSE_SECONDS = 0.1
 PATIENCE_SECONDS = 120.0
 
 _AWAY = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"}
-"""Codes of a call that found nobody, took too long, or was cut off."""
+"""Status codes that are retried: no server, timeout, connection lost."""
 
 
 class PeerLost(RuntimeError):
-    """A node did not answer for longer than the caller is willing to wait."""
+    """A node did not answer within the caller's `patience`."""
 
 
 class Stopped(RuntimeError):
-    """The caller was told to stop while it waited."""
+    """The caller was told to stop while it was blocked."""
 
 
 class Remote:
-    """Another node's methods."""
+    """A proxy for another node's methods."""
 
     def __init__(
         self,
@@ -35,7 +34,15 @@ class Remote:
         patience: float = PATIENCE_SECONDS,
         call_seconds: float = CALL_SECONDS,
     ):
-        """`client` is a Courier client, of which only the address is used."""
+        """Connects at the first call.
+
+        Args:
+          name: the node's name, for error messages.
+          client: a Courier client, of which only the address is used.
+          stop: set to end the retries with Stopped.
+          patience: seconds of retries before PeerLost.
+          call_seconds: timeout of one attempt.
+        """
         self.name = name
         self._address = client.address
         self._stop = stop
@@ -50,7 +57,16 @@ class Remote:
         return lambda *args: self.call(method, *args)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Calls until it is answered; raises PeerLost or Stopped."""
+        """Calls a method, with retries until it is answered.
+
+        Args:
+          method: the method's name.
+          *args: its arguments.
+
+        Raises:
+          PeerLost: the node did not answer within `patience`.
+          Stopped: `stop` was set.
+        """
         started = time.monotonic()
         while True:
             try:
@@ -60,7 +76,7 @@ class Remote:
             except Exception as error:
                 if getattr(getattr(error, "code", None), "name", None) not in _AWAY:
                     raise
-                self._client = None  # A new one does not wait for the old one's next attempt.
+                self._client = None  # A new client does not share the old one's back-off.
                 cause = str(error)
             self.waiting_since = self.waiting_since or started
             if time.monotonic() - started > self._patience:

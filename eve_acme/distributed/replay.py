@@ -8,7 +8,7 @@ from eve_acme.distributed.node import Node, Run, make_builder, make_spec
 
 
 class Replay(Node):
-    """Serves the tables, and says what is stored."""
+    """Serves the tables and confirms stored episodes."""
 
     def __init__(self, run: Run, reverb_address: Any):
         import reverb
@@ -32,30 +32,39 @@ class Replay(Node):
         ]
 
     def commit(self, actor: int, index: int, life: int, first: int, end: int, summary: Any) -> Any:
-        """Counts an actor's episode, whose trajectories have these numbers; see `Log.commit`.
+        """Counts an actor's episode once its trajectories are stored.
 
-        OVER once replay is closed.
+        Args:
+          actor: index of the actor.
+          index: index of the episode among the actor's own.
+          life: the id of the actor's adder.
+          first: number of the episode's first trajectory.
+          end: one more than the number of its last trajectory.
+          summary: the episode's summary.
+
+        Returns:
+          As `Log.commit`, with OVER in place of None once replay is closed.
         """
         answer = self._log.commit(actor, index, life, range(first, end), summary)
         return OVER if answer is None else answer
 
     def close(self) -> dict[int, tuple[int, dict[str, Any]]]:
-        """Counts no more episodes; gives the newest one of each actor.
+        """Counts no more episodes; returns index and summary of each actor's newest episode.
 
-        Some of them may be unknown to the counter: of an actor whose host went away for good.
+        The counter may lack some of them, if an actor's host was lost before the actor reported.
         """
         return self._log.close()
 
     def last(self, actor: int) -> tuple[int, dict[str, Any]] | None:
-        """The newest episode that is counted of an actor: its index and summary."""
+        """Returns index and summary of an actor's newest counted episode; None if it has none."""
         return self._log.last(actor)
 
     def sync(self) -> None:
-        """Returns when all that is stored so far is on the disk."""
+        """Fsyncs the log."""
         self._log.sync()
 
     def status(self) -> dict[str, Any]:
-        """What is stored."""
+        """Returns the numbers of steps, bytes and episodes stored."""
         log = self._log
         return dict(size=log.steps, bytes=log.nbytes, episodes=log.episodes)
 
@@ -63,16 +72,16 @@ class Replay(Node):
         for worker in self._workers:
             worker.start()
         self._stop.wait()
-        self._server.stop()  # Sends home who waits for it.
+        self._server.stop()  # Unblocks its readers and writers.
         for worker in self._workers:
             worker.join(timeout=5.0)
-        del self._server  # It gives its port back: at the interpreter's end it no longer could.
-        self._log.sync()  # Not closed: a call that is still answered may write to it.
+        del self._server  # Frees its port; at interpreter exit it no longer could.
+        self._log.sync()  # Not closed: a call in progress may still append.
         if self._error is not None:
             raise self._error
 
     def _watched(self, work: Any, *args: Any) -> None:
-        """What goes wrong ends the node: its supervisor starts it again."""
+        """Runs `work`; an exception stops the node, and its supervisor restarts it."""
         try:
             work(*args)
         except Exception as error:

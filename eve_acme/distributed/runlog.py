@@ -17,7 +17,11 @@ METRICS = (
 
 
 class RunLog:
-    """Writes what the coordinator sees; begins episodes.csv anew, from the counter's account."""
+    """Writes the logs of the coordinator.
+
+    It appends to metrics.csv. It rewrites episodes.csv from the start, since the coordinator reads
+    all episodes from the counter again.
+    """
 
     def __init__(self, run: Run):
         self._directory = run.directory
@@ -34,11 +38,16 @@ class RunLog:
         self._next = 0.0
 
     def episode(self, number: int, episode: dict[str, Any]) -> None:
-        """One finished episode."""
+        """Logs a finished episode.
+
+        Args:
+          number: its number, from 1.
+          episode: its fields, as the counter has them.
+        """
         self._episode_rows.writerow({"episode": number, **episode})
 
     def status(self, status: dict[str, Any]) -> None:
-        """The state of the run, twice a second."""
+        """Writes status.json, and every `METRICS_SECONDS` also metrics.csv and TensorBoard."""
         write_json(self._directory / "status.json", status)
         if time.monotonic() < self._next:
             return

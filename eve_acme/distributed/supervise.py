@@ -1,8 +1,8 @@
-"""Starts the nodes of a run as processes, starts again those that die, and leaves none behind.
+"""Starts the nodes of a run as processes, restarts those that die, and leaves none behind.
 
-Processes come from a fork server that has imported everything: a node is up in a fraction of the
-seconds that importing JAX, TensorFlow and Acme takes. Each node watches the launcher, and dies with
-it or with the fork server, so a launcher that is killed leaves no process behind.
+A fork server that has imported all modules forks the processes, so a node starts in a fraction of
+the seconds that importing JAX, TensorFlow and Acme takes. Each node exits when the launcher or the
+fork server exits, so a killed launcher leaves no process behind.
 """
 
 import collections
@@ -28,12 +28,12 @@ from eve_acme.errors import InputError, UsageError
 from eve_acme.files import disk_full, is_disk_full
 
 MOST_DEATHS = 5
-"""A node that dies so often within `DEATHS_SECONDS` ends the run."""
+"""The run ends if a node dies this many times within `DEATHS_SECONDS`."""
 DEATHS_SECONDS = 60.0
 REFUSED = 2
-"""Exit code of a node whose input is bad: started again, it would find the same."""
+"""Exit code of a node whose input is bad; not restarted, since it would fail again."""
 FULL = 3
-"""Exit code of a node that found no room on the disk."""
+"""Exit code of a node that found the disk full."""
 END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _BEHIND = 10
@@ -42,7 +42,7 @@ _BEHIND = 10
 
 @dataclasses.dataclass(frozen=True)
 class NodeName:
-    """One node of a program."""
+    """The name of a node: its role, and its index among nodes of that role."""
 
     role: str
     index: int
@@ -52,11 +52,11 @@ class NodeName:
 
 
 class GaveUp(RuntimeError):
-    """A node died again and again."""
+    """The run cannot continue: a node died too often, or a restart would not help."""
 
 
 def node_names(run: Run) -> list[NodeName]:
-    """All nodes, in the order of their starting."""
+    """Returns the names of all nodes, in the order in which they start."""
     counts = {"actor": run.actors}
     return [NodeName(role, i) for role in ROLES for i in range(counts.get(role, 1))]
 
@@ -65,7 +65,13 @@ class Supervisor:
     """The processes of a run; use as a context manager."""
 
     def __init__(self, run: Run, addresses: dict[str, str], learner_cores: Set[int] = frozenset()):
-        """Starts nothing yet. On `learner_cores`, if any, there will be nothing but learning."""
+        """Starts no process yet.
+
+        Args:
+          run: the run.
+          addresses: see `program.bind`.
+          learner_cores: cores reserved for the learning thread; may be empty.
+        """
         self._run = run
         self._learner_cores = learner_cores
         self._addresses = addresses
@@ -73,8 +79,8 @@ class Supervisor:
         self._ended: set[NodeName] = set()
         self._deaths: dict[NodeName, collections.deque[float]] = {}
         self.restarts: list[tuple[float, NodeName, int]] = []
-        # What one process has compiled the others need not compile again. Not kept for later: it is
-        # for just this kind of processor.
+        # The processes share one XLA compilation cache. It is deleted after the run, since it is
+        # valid only for this kind of processor.
         self._compiled = run.directory / "compiled"
         self._clean()
         self._context = multiprocessing.get_context("forkserver")
@@ -92,21 +98,25 @@ class Supervisor:
         self._clean()
 
     def _clean(self) -> None:
-        """Removes what is of use to living processes alone; some may have been killed before."""
+        """Removes temporary files, including those of an earlier run that was killed."""
         for folder in (self._compiled, self._run.directory / "tmp"):
             shutil.rmtree(folder, ignore_errors=True)
 
     def pid(self, name: NodeName) -> int:
-        """The node's process, as of now."""
+        """Returns the id of the node's current process."""
         return self._processes[name].pid
 
     def restarts_by_node(self) -> dict[str, int]:
-        """How often each node was started again."""
+        """Returns the number of restarts of each node."""
         again = collections.Counter(str(name) for _, name, _ in self.restarts)
         return {str(name): again[str(name)] for name in node_names(self._run)}
 
     def look(self) -> bool:
-        """Starts again what has died; True when the coordinator has ended the run."""
+        """Restarts nodes that died; returns True once the coordinator has ended the run.
+
+        Raises:
+          GaveUp: a node must not be restarted.
+        """
         for name, process in list(self._processes.items()):
             if name in self._ended or process.exitcode is None:
                 continue
@@ -121,7 +131,7 @@ class Supervisor:
         self._signal(NodeName("coordinator", 0), signal.SIGTERM)
 
     def end(self) -> None:
-        """Waits for all to end by themselves; ends those that do not."""
+        """Waits for all nodes to exit; sends SIGTERM, then SIGKILL, to those that do not."""
         self._wait(END_SECONDS)
         for number, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 20.0)):
             for name in self._processes:
@@ -180,7 +190,7 @@ class Supervisor:
 
 
 def last_error(log: pathlib.Path) -> str:
-    """The last line that a node printed before it died."""
+    """Returns the last line of a node's log."""
     try:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
@@ -196,10 +206,19 @@ def _node_process(
     compiled: str,
     learner_cores: Set[int],
 ) -> None:
-    """The life of a node's process."""
+    """Runs a node; the entry point of its process.
+
+    Args:
+      run: the run.
+      addresses: see `program.bind`.
+      name: the node.
+      launcher: process id of the launcher; the node exits with it.
+      compiled: folder of XLA's compilation cache.
+      learner_cores: cores reserved for the learning thread.
+    """
     os.sched_setaffinity(0, os.sched_getaffinity(0) - learner_cores)
     _keep_below(run.directory / "tmp")
-    os.setsid()  # Ctrl-C in the terminal is for the launcher.
+    os.setsid()  # So that Ctrl-C reaches the launcher only.
     if name.role != "learner":
         os.nice(_BEHIND)
         threading.Thread(target=_stand_back, daemon=True).start()
@@ -219,25 +238,25 @@ def _node_process(
         program.leave(REFUSED)
     except BaseException as error:
         if is_disk_full(error):
-            os._exit(FULL)  # There is no room for a log either.
+            os._exit(FULL)  # The log cannot be written either.
         traceback.print_exc()
         program.leave(1)
     program.leave(0)
 
 
 def _keep_below(folder: pathlib.Path) -> None:
-    """Puts temporary files of this process, C++ included, below a folder of the run."""
+    """Makes this process, including C++, create temporary files below a folder of the run."""
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
 
 def _stand_back(path: pathlib.Path = pathlib.Path("/proc/self/autogroup")) -> None:
-    """Lets this session give way to others.
+    """Lowers the scheduling priority of this session.
 
-    Where cores are few all nodes wait for the learner, and one that takes its turn while a thread
-    of the learner's holds Python's lock stops all of the learner. Linux may weigh sessions against
-    each other, not processes, and every node is a session of its own: see autogroup in sched(7).
-    All users but root together may say so ten times a second, hence the attempts.
+    With few cores all nodes wait for the learner. A node that preempts a thread of the learner
+    which holds the GIL stalls the whole learner. Linux may schedule by session instead of by
+    process, and every node has its own session: see autogroup in sched(7). The kernel accepts such
+    a write from non-root users only ten times a second in total, hence the retries.
     """
     for _ in range(100):
         try:
@@ -250,7 +269,7 @@ def _stand_back(path: pathlib.Path = pathlib.Path("/proc/self/autogroup")) -> No
 
 
 def _die_with(launcher: int) -> None:
-    """Ends this process when the launcher has ended."""
+    """Blocks until the launcher exits, then exits this process."""
     with contextlib.suppress(ProcessLookupError):
         select.select([os.pidfd_open(launcher)], [], [])
     os._exit(1)

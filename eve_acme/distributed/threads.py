@@ -1,4 +1,4 @@
-"""The program as threads of this process, by Launchpad's own `local_mt`."""
+"""Runs the program as threads of this process, with Launchpad's `local_mt`."""
 
 import signal
 import sys
@@ -14,9 +14,18 @@ SECONDS_TO_SAVE = 8
 
 
 def run(run: Run, quiet: bool, endpoint: Endpoint | None = None) -> int:
-    """Runs it until it has ended; gives the exit code. Nothing is started again here."""
-    # All that nodes need, before there are threads: two that import the same packages at once in
-    # another order block each other, and Python ends one of them with a _DeadlockError.
+    """Runs the program until it ends. Nodes that die are not restarted.
+
+    Args:
+      run: the run.
+      quiet: whether to show no progress.
+      endpoint: serves metrics; None for none.
+
+    Returns:
+      The exit code.
+    """
+    # Imports all packages before any thread starts: two threads that import the same packages in a
+    # different order deadlock, and Python raises a _DeadlockError in one of them.
     from eve_acme.distributed import preload  # noqa: F401  isort: skip
     import launchpad as lp
 
@@ -35,7 +44,7 @@ def run(run: Run, quiet: bool, endpoint: Endpoint | None = None) -> int:
     try:
         manager = lp.launch(make_program(run), launch_type="local_mt")
         for number in before:
-            signal.signal(number, stop)  # Instead of Launchpad's, which cannot end a lock wait.
+            signal.signal(number, stop)  # Launchpad's handler cannot interrupt a lock wait.
         with View(run.directory, run.plan.config.samples_per_insert, quiet) as view:
             shown = threading.Thread(target=_show, args=(view, done, stop), daemon=True)
             shown.start()
@@ -64,10 +73,10 @@ def _show(view: View, done: threading.Event, stop: Any) -> None:
 
 
 def _give_up(run: Run, manager: Any, error: Exception) -> None:
-    """A node died, and nobody starts it again: the others save what they have, and all is over."""
+    """Handles the death of a node: the other nodes save, then the process exits with code 1."""
     from eve_acme.distributed.program import leave
 
-    signal.signal(signal.SIGALRM, signal.SIG_IGN)  # With it Launchpad would kill this process.
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)  # Launchpad's SIGALRM would kill this process.
     base.finish_all()
     others = threading.Thread(target=manager.wait, kwargs={"raise_error": False}, daemon=True)
     others.start()
@@ -77,4 +86,4 @@ def _give_up(run: Run, manager: Any, error: Exception) -> None:
         f"what was learnt is in {run.state}, to go on: eve launch --resume {run.directory}",
         file=sys.stderr,
     )
-    leave(1)  # A thread that waits for the dead one would keep the interpreter from ending.
+    leave(1)  # A thread blocked on the dead node would keep the interpreter from exiting.

@@ -1,9 +1,9 @@
-"""One process, lock-step: an environment step, then its minibatches; the same seed, the same run.
+"""The embedded engine: one process, in lock-step. Runs with the same seed are equal.
 
-The environment may be any `dm_env.Environment` with discrete actions. Minibatches are drawn step by
-step, and learnt several steps at a time, by the end of the episode, when the actor renews its
-sample, or when anyone asks. JAX learns while Python takes the next steps; the order of everything
-is fixed all the same.
+The environment may be any `dm_env.Environment` with discrete actions. The engine draws minibatches
+at each step and learns those of several steps at once: at the latest at the end of the episode,
+when the actor renews its sample, or when a caller reads the state or the posterior. JAX dispatches
+asynchronously and learns while Python takes the next steps; the order of all operations is fixed.
 """
 
 import os
@@ -47,16 +47,16 @@ class Engine(Loop):
         callback: Callable[["Engine", Episode], None] | None = None,
         logger: Any = None,
     ):
-        """Checks that all of it fits together, and begins nothing yet.
+        """Checks that the arguments fit together; takes no step yet.
 
         Args:
-          environment: any with one discrete action.
-          network: for its specs.
+          environment: any `dm_env.Environment` with one discrete action.
+          network: the Q-network for the environment's specs.
           config: the hyper-parameters.
           seed: of the agent; the environment has its own.
           callback: called with the engine and each episode when it ends.
-          logger: its `write` gets `report(episode)`, a dict of numbers, when an episode ends; any
-            logger of Acme will do.
+          logger: when an episode ends, its `write` receives `report(episode)`, a dict of numbers;
+            any Acme logger works.
         """
         self._callback, self._logger = callback, logger
         observation_spec, actions = environment.observation_spec(), environment.action_spec()
@@ -70,13 +70,13 @@ class Engine(Loop):
         self._begin, self._select = compiled(make_packed_policy(config, network))
         self.memory = Memory(config, network, observation_spec, np.random.default_rng(seed))
         self._num_actions = network.num_actions
-        self._new = 0  # Transitions that the last step has completed.
+        self._new = 0  # Transitions completed by the last step.
         self.parameters = num_parameters(jax.eval_shape(network.init, learner_key))
         self._episode_plan: Any = None
         self._select_key = self._acting_key
 
     def step(self) -> Episode | None:
-        """As in `Loop`; then tells logger and callback of an episode that has ended."""
+        """As `Loop.step`; passes an episode that ended to the logger and the callback."""
         episode = super().step()
         if episode is not None:
             if self._logger is not None:
@@ -87,7 +87,7 @@ class Engine(Loop):
 
     @property
     def n(self) -> int:  # type: ignore[override]
-        """The posterior's n: one, and each step that reached replay."""
+        """The posterior's n: one plus the number of steps in replay."""
         return 1 + self.replay.size
 
     @property
@@ -97,7 +97,7 @@ class Engine(Loop):
 
     @property
     def metrics(self) -> Any:
-        """What the last rounds showed of themselves."""
+        """Metrics of the last rounds; None before the first."""
         return self._learning.metrics
 
     def _learnt(self) -> dict[str, Any]:
@@ -105,26 +105,26 @@ class Engine(Loop):
 
     @property
     def learner_updates(self) -> int:
-        """Minibatches so far."""
+        """Number of minibatches so far, including pending ones."""
         return (self._learning.rounds + self.memory.waiting) * self.config.batches_per_step
 
     @property
     def state(self) -> Any:
-        """The learner's state. The next step donates its buffers: copy what you keep."""
+        """The learner's state. The next step donates its buffers: copy those that you keep."""
         self._learn()
         return self._learning.state
 
     def check_room(self, steps: int) -> None:
-        """Raises ReplayFull unless replay can hold so many steps."""
+        """Raises ReplayFull unless replay can hold `steps` steps."""
         self.replay.check(steps)
 
     @property
     def can_save(self) -> bool:
-        """At any time."""
+        """Always True."""
         return True
 
     def posterior(self) -> Posterior:
-        """The posterior as of now."""
+        """Returns the current posterior."""
         self._learn()
         return self._learning.posterior(self.n, self.memory.evidence.known())
 
@@ -161,7 +161,7 @@ class Engine(Loop):
 
     def _observe(self, timestep: dm_env.TimeStep, action: Any, after: dm_env.TimeStep) -> None:
         if self.memory.evidence.outgrown_by(timestep.observation):
-            self._learn()  # What waits, in the units that it was drawn in.
+            self._learn()  # Pending rounds, in the units in which they were drawn.
         self._new = self.memory.add(timestep.observation, action, after)
 
     def _learn_step(self, after: dm_env.TimeStep) -> None:
@@ -170,15 +170,16 @@ class Engine(Loop):
             self._learn()
 
     def _learn(self) -> None:
-        """Learns the rounds that wait."""
+        """Learns the pending rounds."""
         if self.memory.waiting:
             explore = self.config.bootstrap_burn_in or not self._burning_in
             self._learning.learn(self.memory.take(), explore)
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Writes all of the run: enough to go on bit-exactly, also within an episode.
+        """Saves the whole run, so that it resumes bit-exactly, also within an episode.
 
-        Raises Diverged, and writes nothing, if the last loss was not finite.
+        Raises:
+          Diverged: the last loss was not finite; nothing is written.
         """
         self._learn()
         saved = dict(
@@ -194,12 +195,12 @@ class Engine(Loop):
             episode=(self._episode_length, self._episode_return),
         )
         with open(pathlib.Path(directory) / _FILE, "wb") as file:
-            cloudpickle.dump(saved, file)  # Environments hold lambdas.
+            cloudpickle.dump(saved, file)  # pickle fails on environments' lambdas.
             file.flush()
             os.fsync(file.fileno())
 
     def restore(self, directory: str | os.PathLike) -> None:
-        """Goes back to where `save` was called. Unpickles: read only what you trust."""
+        """Restores the run that `save` wrote. Unpickles: load only files that you trust."""
         with open(pathlib.Path(directory) / _FILE, "rb") as file:
             saved = pickle.load(file)
         self._learning.restore(saved["learning"])
@@ -214,5 +215,5 @@ class Engine(Loop):
         self._episode_length, self._episode_return = saved["episode"]
 
     def close(self) -> None:
-        """Waits for what was dispatched."""
+        """Blocks until all dispatched computations are done."""
         jax.block_until_ready(self.state)

@@ -1,4 +1,4 @@
-"""One environment, step by step, and what its episodes were: the loop that all engines share."""
+"""The environment loop that all engines share."""
 
 import abc
 import os
@@ -11,15 +11,15 @@ from eve_acme.types import Episode
 
 
 class Loop(abc.ABC):
-    """An engine: an agent in one environment, in lock-step with its learning.
+    """Base class of engines: an agent that acts in one environment and learns in lock-step.
 
     Attributes:
-      environment: where it acts.
-      episodes: finished ones so far.
-      env_steps: steps so far.
-      parameters: of its networks.
-      n: the posterior's n; None for an agent that has none.
-      saves: whether it can be saved at all.
+      environment: the environment.
+      episodes: number of finished episodes.
+      env_steps: number of environment steps.
+      parameters: number of parameters of the agent's networks.
+      n: the posterior's n; None for an agent without a posterior.
+      saves: whether the engine implements `save`.
     """
 
     parameters: int
@@ -35,17 +35,22 @@ class Loop(abc.ABC):
         self._episode_return = 0.0
 
     def episodes_until(self, last_episode: int) -> Iterator[Episode]:
-        """Trains, and gives each episode as it ends, until `last_episode` have been played."""
+        """Trains until `last_episode` episodes have been played; yields each one when it ends."""
         while self.episodes < last_episode:
             episode = self.step()
             if episode is not None:
                 yield episode
 
     def step(self) -> Episode | None:
-        """One environment step with its learning; the episode, if it ended with it.
+        """Takes one environment step and learns the rounds due with it.
 
-        Raises ReplayFull before anything has happened, InputError before a step that cannot be
-        learnt from gets into replay, and Diverged when a loss was not finite.
+        Returns:
+          The episode if it ended with this step, else None.
+
+        Raises:
+          ReplayFull: replay has no room for the step; nothing has happened.
+          InputError: the step cannot be learnt from; it is not in replay.
+          Diverged: a loss was not finite.
         """
         self._make_room()
         if self._timestep is None:
@@ -66,7 +71,7 @@ class Loop(abc.ABC):
         return Episode(self.episodes, self._episode_length, self._episode_return)
 
     def report(self, episode: Episode) -> dict[str, float]:
-        """What a logger gets of a finished episode; waits for the learner's last metrics."""
+        """Returns a finished episode's values, for a logger; blocks until the metrics are ready."""
         values = dict(
             episode=episode.number,
             episode_length=episode.length,
@@ -79,7 +84,7 @@ class Loop(abc.ABC):
         return values | {name: float(value) for name, value in self._learnt().items()}
 
     def _learnt(self) -> dict[str, Any]:
-        """What learning showed last, by name."""
+        """Returns the metrics of the last learning, by name."""
         return {}
 
     def _reset(self) -> dm_env.TimeStep:
@@ -93,32 +98,38 @@ class Loop(abc.ABC):
 
     @abc.abstractmethod
     def _act(self, timestep: dm_env.TimeStep) -> Any:
-        """The action."""
+        """Selects an action."""
 
     @abc.abstractmethod
     def _observe(self, timestep: dm_env.TimeStep, action: Any, after: dm_env.TimeStep) -> None:
-        """Takes note of a step."""
+        """Adds a step to replay.
+
+        Args:
+          timestep: the timestep before the action.
+          action: the action taken.
+          after: the timestep after it.
+        """
 
     def _learn_step(self, after: dm_env.TimeStep) -> None:  # noqa: B027
-        """Learns what the step paid for."""
+        """Learns the rounds that are due with the step."""
 
     @property
     @abc.abstractmethod
     def learner_updates(self) -> int:
-        """Minibatches so far."""
+        """Number of minibatches so far."""
 
     @property
     def can_save(self) -> bool:
-        """Whether `save` would do it now."""
+        """Whether `save` can be called now."""
         return False
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Writes all of the run into a folder."""
+        """Saves the whole run to a folder."""
         raise NotImplementedError
 
     def restore(self, directory: str | os.PathLike) -> None:
-        """Goes back to where `save` was called. Unpickles: read only what you trust."""
+        """Restores the run that `save` wrote. Unpickles: load only files that you trust."""
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027
-        """Lets go of everything."""
+        """Releases all resources."""
