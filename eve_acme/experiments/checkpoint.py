@@ -68,7 +68,7 @@ def write(directory: pathlib.Path, engine: Any, recorder: Recorder, belongs: str
 
 
 def keep_batch(error: Diverged, directory: pathlib.Path, good: pathlib.Path | None) -> str:
-    """Moves the minibatch of a diverged loss to the run's folder; returns the error message."""
+    """Moves the batches of a diverged loss to the run's folder; returns the error message."""
     kept = shutil.move(error.path, directory / "diverged.npz")
     last = f"the last good checkpoint is {good}" if good else "no checkpoint was made yet"
     return f"{str(error).replace(error.path, str(kept))}; {last}"
