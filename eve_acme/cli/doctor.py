@@ -91,7 +91,7 @@ def _devices() -> list[Finding]:
 
         devices = ", ".join(map(str, jax.devices()))
         return [Finding(OK, "JAX", f"devices {devices}; by default {jax.default_backend()}")]
-    except Exception as error:  # Whatever a broken installation may raise.
+    except Exception as error:  # A broken installation may raise anything.
         return [Finding(BAD, "JAX", _line(error), "pip install jax, or ./eve for the exact lock")]
 
 
@@ -102,7 +102,7 @@ def _parts() -> list[Finding]:
             for module in modules:
                 importlib.import_module(module)
             findings.append(Finding(OK, name, "loads"))
-        except Exception as error:  # Whatever a broken installation may raise.
+        except Exception as error:  # A broken installation may raise anything.
             advice = "Python 3.10 on Linux x86_64, and pip install '.[acme]' or ./eve"
             findings.append(Finding(BAD, name, f"does not load: {_line(error)}", advice))
     return findings

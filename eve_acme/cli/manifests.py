@@ -22,7 +22,7 @@ PROCESS_MEGABYTES = 1024
 USUAL = {"learner": 1.0, "replay": 1.5}
 """Requested memory for steps, in multiples of `replay_megabytes`; measured in docker/README.md."""
 MOST = 3.0
-"""The same for the memory limit: a restarted learner reads all of replay at once."""
+"""Factor of `replay_megabytes` in the memory limit: a restarted learner reads all of replay."""
 JOURNAL_FACTOR = 5
 """Disk for the log of all steps, as a multiple of the memory for them."""
 
@@ -84,7 +84,12 @@ def files(
 
 
 def memory_of(role: str, replay_megabytes: float) -> tuple[int, int]:
-    """Returns a node's memory request and memory limit, in megabytes."""
+    """Returns a node's memory request and memory limit, in megabytes.
+
+    Args:
+      role: the node's role.
+      replay_megabytes: maximum size of the steps in the memory of the learner and of replay.
+    """
     if role not in USUAL:
         return NODE_MEGABYTES, NODE_MEGABYTES
     usual = PROCESS_MEGABYTES + math.ceil(USUAL[role] * replay_megabytes)

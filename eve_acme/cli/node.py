@@ -274,7 +274,13 @@ def prepare_directory(run: Run, role: str) -> None:
 
 
 def check_same(given: plan_lib.Plan, saved: plan_lib.Plan, directory: pathlib.Path) -> None:
-    """Raises UsageError if a folder holds another run than the given one."""
+    """Raises UsageError if a folder holds another run than the given one.
+
+    Args:
+      given: plan of the options.
+      saved: plan of the folder's config.json.
+      directory: the folder, which the message names.
+    """
     have = {**vars(saved), **vars(saved.config)}
     values = {**vars(given), **vars(given.config)}
     asked = {name: values[name] for name in values if name not in ("label", "config")}
@@ -294,7 +300,12 @@ def has_ended(run: Run) -> bool:
 
 
 def touch(alive: pathlib.Path, ports: list[int]) -> None:
-    """Touches a file at intervals while this node's ports accept connections, for health checks."""
+    """Touches a file at intervals while this node's ports accept connections, for health checks.
+
+    Args:
+      alive: the file, whose age a health check reads.
+      ports: ports on which this node must listen; may be empty.
+    """
     while True:
         try:
             for port in ports:

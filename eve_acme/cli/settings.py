@@ -41,7 +41,12 @@ def words(args: argparse.Namespace) -> list[str]:
 
 
 def text(plan: Plan, preset: str) -> str:
-    """Returns a plan as such a file, with a comment on every hyper-parameter of EVE."""
+    """Returns a plan as a TOML file, with a comment on every hyper-parameter of EVE.
+
+    Args:
+      plan: the plan.
+      preset: name of the preset on which the plan's config is based.
+    """
     lines = [f"task = {_toml(plan.task)}"]
     if plan.agent != "eve":
         lines.append(f"agent = {_toml(plan.agent)}")

@@ -68,7 +68,16 @@ def write(directory: pathlib.Path, engine: Any, recorder: Recorder, belongs: str
 
 
 def keep_batch(error: Diverged, directory: pathlib.Path, good: pathlib.Path | None) -> str:
-    """Moves the batches of a diverged loss to the run's folder; returns the error message."""
+    """Moves the batches of a diverged loss to the run's folder.
+
+    Args:
+      error: names the file of the batches.
+      directory: the run's folder.
+      good: the last good checkpoint, if there is one.
+
+    Returns:
+      The error message.
+    """
     kept = shutil.move(error.path, directory / "diverged.npz")
     last = f"the last good checkpoint is {good}" if good else "no checkpoint was made yet"
     return f"{str(error).replace(error.path, str(kept))}; {last}"
@@ -113,7 +122,12 @@ def checkpoints(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read_file(path: pathlib.Path, belongs: str) -> Any:
-    """Reads one checkpoint of a learner node; raises Damaged."""
+    """Reads one checkpoint of a learner node; raises Damaged.
+
+    Args:
+      path: the checkpoint's file.
+      belongs: the plan's identity.
+    """
     return pickle.loads(read_sealed(path, belongs))
 
 

@@ -51,7 +51,12 @@ _KINDS: dict[str, type] = dict(seed=int, episodes=int, stop_when_solved=bool, co
 
 
 def from_directory(directory: pathlib.Path, field: str = "--resume") -> Plan:
-    """Reads the plan from a folder's config.json; raises UsageError that names `field`."""
+    """Reads the plan from a folder's config.json; raises UsageError that names `field`.
+
+    Args:
+      directory: a run's folder.
+      field: the command-line option that the error message names.
+    """
     try:
         return from_saved(read_sealed_json(directory / "config.json"))
     except (OSError, KeyError, TypeError, ValueError) as error:
@@ -134,7 +139,13 @@ def new_directory(out: str | None, default: str) -> pathlib.Path:
 
 
 def cannot_write(directory: pathlib.Path, error: OSError, how: str) -> UsageError:
-    """Returns the error for a failed write; on a full disk, it says `how` to resume."""
+    """Returns the UsageError for a failed write.
+
+    Args:
+      directory: the folder that could not be written.
+      error: the failure.
+      how: the command that resumes the run, for the message if the disk is full.
+    """
     if not files.is_disk_full(error):
         return UsageError(
             f"--out: got {str(directory)!r}, allowed is a folder that can be written ({error})"

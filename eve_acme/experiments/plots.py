@@ -52,7 +52,12 @@ def write_curve(path: pathlib.Path, recorder: Recorder, title: str) -> None:
 
 
 def running_mean(returns: np.ndarray, window: int = LAST) -> np.ndarray:
-    """Returns `[episodes]`, the mean of the last `window` returns (at first, of fewer)."""
+    """Returns `[episodes]`, the mean of the last `window` returns (at first, of fewer).
+
+    Args:
+      returns: `[episodes]`.
+      window: number of episodes to average.
+    """
     sums = np.concatenate([[0.0], np.cumsum(returns)])
     ends = np.arange(1, len(returns) + 1)
     starts = np.maximum(0, ends - window)

@@ -58,7 +58,12 @@ class Progress:
             self._bar.stop()
 
     def step(self, env_steps: int, now: float) -> None:
-        """Shows at intervals the step within the episode; call it at each step."""
+        """Shows at intervals the step within the episode; call it at each step.
+
+        Args:
+          env_steps: steps of the run so far.
+          now: seconds of `time.monotonic`.
+        """
         if self._quiet or now < self._next_step:
             return
         self._next_step = now + BAR_SECONDS

@@ -49,7 +49,13 @@ class Recorder:
         self._treasure_total = 0.0
 
     def episode(self, length: int, total: float, environment: dm_env.Environment) -> None:
-        """Records a finished episode, reading Deep Sea's counters from the environment."""
+        """Records a finished episode, reading Deep Sea's counters from the environment.
+
+        Args:
+          length: its steps.
+          total: its return.
+          environment: the environment, with `bsuite_info` of Deep Sea's counters.
+        """
         info = environment.bsuite_info()
         bad, treasure = 0, False
         if self.task.is_deep_sea:

@@ -95,7 +95,12 @@ def bsuite_frame(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def deep_sea_score(frame: pd.DataFrame, threshold: float) -> float:
-    """Computes bsuite's `deep_sea.analysis.score`, which uses 0.9, with another threshold."""
+    """Computes bsuite's `deep_sea.analysis.score`, which uses 0.9, with another threshold.
+
+    Args:
+      frame: the result of `bsuite_frame`.
+      threshold: share of bad episodes below which a run is solved.
+    """
     from bsuite.experiments.deep_sea import analysis
 
     found = analysis.find_solution(frame, thresh=threshold)

@@ -37,14 +37,32 @@ class Counted(Wrapper):
 
 
 def of_replay(replay: Any, states: int, actions: int) -> np.ndarray:
-    """Returns visits `[states, actions]`, counted from the embedded engine's replay."""
+    """Counts visits in the embedded engine's replay.
+
+    Args:
+      replay: the replay.
+      states: number of states.
+      actions: number of actions.
+
+    Returns:
+      visits `[states, actions]`.
+    """
     seen, visits = replay.read(np.arange(replay.size)), np.zeros((states, actions), int)
     np.add.at(visits, (seen.o_tm1.index[:, 0], seen.a_tm1), 1)
     return visits
 
 
 def of_launch(directory: pathlib.Path, states: int, actions: int) -> tuple[np.ndarray, int]:
-    """Counts visits `[states, actions]` and episodes in the journal of an `eve launch`."""
+    """Counts visits and episodes in the journal of an `eve launch`.
+
+    Args:
+      directory: the run's folder.
+      states: number of states.
+      actions: number of actions.
+
+    Returns:
+      visits `[states, actions]`, and the number of episodes.
+    """
     visits, episodes = np.zeros((states, actions), int), 0
     for kind, value in journal.records(directory / "state" / "replay.journal"):
         if kind == journal.TRAJECTORY:

@@ -208,7 +208,13 @@ def _serve(task_name: str, pipe: Any) -> None:
 
 
 def start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: str) -> Any:
-    """Starts Python with these arguments, in its own session."""
+    """Starts Python in its own session; returns the process.
+
+    Args:
+      words: command-line arguments of Python.
+      stdout: as for `subprocess.Popen`.
+      **environment: additional environment variables.
+    """
     env = {**os.environ, **RUNTIME, "PYTHONPATH": _root(), "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.Popen(
         [sys.executable, *words],

@@ -102,7 +102,12 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def targets(figures: dict[str, Any], measure: str) -> list[str]:
-    """Formats the most relevant ratios, one per line."""
+    """Formats the most relevant ratios, one per line.
+
+    Args:
+      figures: results by task and contender.
+      measure: 'cpu' or 'wall'.
+    """
 
     def ratio(task: str, name: str) -> float | None:
         found = figures.get(task, {}).get(name, {}).get(f"{measure}_ratio")

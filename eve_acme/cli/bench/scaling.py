@@ -161,7 +161,15 @@ def _dense(width: int) -> tuple[Any, Any, Any]:
 
 
 def until(out: pathlib.Path, condition: Any) -> dict[str, Any]:
-    """Polls for the first status that fulfils a condition; raises after three minutes."""
+    """Polls a run's status.json for the first status that fulfils a condition.
+
+    Args:
+      out: the run's folder.
+      condition: function from a status to bool.
+
+    Raises:
+      RuntimeError: no such status came within three minutes.
+    """
     deadline = time.monotonic() + 180.0
     while time.monotonic() < deadline:
         try:

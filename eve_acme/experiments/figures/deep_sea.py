@@ -20,7 +20,12 @@ DIRECT = ("index", "raw")
 
 
 def runs_of(frame: pd.DataFrame, experiment: str = "deep_sea") -> pd.DataFrame:
-    """Returns the rows of a Deep Sea's runs, with columns size and encoding."""
+    """Returns the rows of a Deep Sea's runs, with columns size and encoding.
+
+    Args:
+      frame: a table.
+      experiment: 'deep_sea' or 'deep_sea_stochastic'.
+    """
     known = {name: tasks.parse(name) for name in frame["task"].unique()}
     frame = frame[[known[name].experiment == experiment for name in frame["task"]]]
     return frame.assign(
@@ -30,7 +35,10 @@ def runs_of(frame: pd.DataFrame, experiment: str = "deep_sea") -> pd.DataFrame:
 
 
 def ends_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """Last rows of finished runs; unsolved runs have their length as `episodes_to_solve`."""
+    """Returns the last rows of finished runs, with columns `solved` and `episodes_to_solve`.
+
+    For an unsolved run, `episodes_to_solve` is the number of episodes played.
+    """
     ends = table.ends(rows[rows["finished"]])
     return ends.assign(
         solved=ends["solved_20"].notna(),
