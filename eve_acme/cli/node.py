@@ -1,7 +1,7 @@
 """`eve node`: one node of a distributed run, as the only process of a container.
 
 Every container builds the same program from the same options, and runs one of its nodes. It finds
-the other nodes by host name. Its only input are options: no pickled program, no files.
+the other nodes by host name. Options are its only input: no pickled program, no files.
 """
 
 import argparse

@@ -22,7 +22,7 @@ class StatusWindow:
         self._moved = time.monotonic()
 
     def read(self) -> dict[str, Any] | None:
-        """Reads the file; returns its status, or None if it is not new or from an earlier start."""
+        """Reads the file; returns its status, or None if that is old or of an earlier start."""
         try:
             status = json.loads(self._path.read_text())
         except (OSError, ValueError):

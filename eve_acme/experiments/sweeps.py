@@ -1,4 +1,4 @@
-"""The specification of a sweep: agents, settings, tasks and seeds, whose product are the runs."""
+"""The specification of a sweep (agents, settings, tasks and seeds), and its runs."""
 
 import dataclasses
 import itertools
@@ -49,7 +49,7 @@ class Spec:
                 raise UsageError(f"--: got {word}, allowed are options that all runs may share")
 
     def commands(self) -> list[list[str]]:
-        """Returns the arguments of `eve` for every run, ordered by task, so that tasks complete."""
+        """Returns the arguments of `eve` for every run, task by task, so that tasks complete."""
         runs = []
         for task, seed, agent in itertools.product(self._tasks(), self.seeds, self.agents):
             shared = ["run", task, "--seed", str(seed)]

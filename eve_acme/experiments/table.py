@@ -104,7 +104,7 @@ def _rows(run: pathlib.Path, summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _logged(run: pathlib.Path) -> list[dict[str, Any]]:
-    """Reads the rows of results.csv; `eve launch` writes none, so sums up its episodes.csv."""
+    """Reads results.csv; for `eve launch`, which writes none, accumulates episodes.csv."""
     if (run / "results.csv").exists() or not (run / "episodes.csv").exists():
         with open(run / "results.csv", newline="") as file:
             return list(csv.DictReader(file))
