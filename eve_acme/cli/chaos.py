@@ -200,7 +200,7 @@ def _read(run: Run) -> dict[str, Any] | None:
 
 
 def accounts_agree(run: Run) -> bool:
-    """Whether replay, learner, counter and journal agree on steps and episodes; prints these."""
+    """Whether replay, learner, counter and journal agree on steps and episodes; prints them."""
     summary = json.loads((run.directory / "summary.json").read_text())
     steps, places, played, episodes = 0, set(), 0, set()
     for kind, value in journal.records(run.state / "replay.journal"):

@@ -133,7 +133,7 @@ def _run_in_folder(
 
 
 def learner_cores(args: argparse.Namespace) -> set[int]:
-    """Returns the cores that --pin reserves for the learner; raises UsageError."""
+    """Returns the cores that --pin reserves for learning; raises UsageError."""
     cores = sorted(os.sched_getaffinity(0))
     if not args.pin:
         return set()
@@ -170,7 +170,7 @@ def supervised(
       run: the run.
       addresses: the addresses of `free_addresses`.
       quiet: whether to show no progress.
-      cores: cores that only the learner uses; empty for none.
+      cores: cores that are reserved for learning; empty for none.
       endpoint: serves the metrics, if given.
 
     Returns:

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_engine(plan: plan_lib.Plan, run: str | None) -> tuple[Probe, int]:
-    """Probes an engine, restored from `run` or else trained here; returns also its episodes."""
+    """Probes an engine restored from `run` or trained here; also returns its episodes."""
     from eve_acme.core.networks import make_networks
     from eve_acme.saved import Agent
 
@@ -106,7 +106,7 @@ def _of_engine(plan: plan_lib.Plan, run: str | None) -> tuple[Probe, int]:
 
 
 def _of_launch(run: pathlib.Path) -> tuple[Probe, int]:
-    """Probes an `eve launch`, which may still be running; returns also its number of episodes."""
+    """Probes an `eve launch`, which may still be running; also returns its number of episodes."""
     from eve_acme import saved
 
     try:

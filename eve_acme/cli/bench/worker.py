@@ -1,4 +1,4 @@
-"""One contender in its own process, so that contenders share no threads, cores or memory.
+"""One contender in its own process, with its own threads, core affinity and memory.
 
 The process reads one JSON object per line, and answers each with one. `{"steps": N}` takes N
 environment steps with their learning, and returns their cost. `{"parts": REPEATS}` returns the time
