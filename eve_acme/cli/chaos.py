@@ -1,4 +1,4 @@
-"""`eve chaos`: kills random processes of a running program, and shows what that did to it."""
+"""`eve chaos`: kills random processes of a running program, and checks that it recovers."""
 
 import argparse
 import dataclasses
@@ -30,16 +30,17 @@ from eve_acme.replay import journal
 RECOVERY_SECONDS = 90.0
 LOOKS_SECONDS = 2.0
 EPISODES = 1_000_000
-"""More than a run of kills can play: it ends when the kills are done."""
+"""More episodes than a run can play: the run ends after the last kill."""
 
 
 class Kill(NamedTuple):
-    """What a kill did.
+    """The effect of one kill.
 
     Attributes:
-      name: who was killed.
-      seconds: until an episode had ended and a round had been learnt after it, by the killed node
-        if that was its work, and the learner had learnt all that replay had before; None if never.
+      name: the killed node.
+      seconds: time until recovery; None if it never came. Recovered means that an episode has ended
+        and a round was learnt after the kill, by the killed node if that is its work, and that the
+        learner has learnt all steps that replay had before.
       lost: steps that replay had before the kill and never had again.
     """
 
@@ -67,7 +68,7 @@ def add_parser(commands: Any) -> None:
 
 
 def chaos(args: argparse.Namespace) -> int:
-    """The command: exit code 0 if work always went on and no step was lost or counted twice."""
+    """Runs the command; returns 0 if all kills recovered and no step was lost or counted twice."""
     if args.kills < 1:
         raise UsageError(f"--kills: got {args.kills}, allowed is a whole number from 1")
     directory = plan_lib.new_directory(args.out, "runs/chaos")
@@ -75,7 +76,7 @@ def chaos(args: argparse.Namespace) -> int:
     words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]
     run = launch_lib.new(args.parse(words))
     names = _targets(run, args.roles)
-    launch_lib.check_room(dataclasses.replace(run, steps=1))  # It ends long before its episodes.
+    launch_lib.check_room(dataclasses.replace(run, steps=1))  # It plays few of its episodes.
     packages.require("eve chaos", *packages.ACME)
     try:
         kills = _run(run, names, args.kills, random.Random(args.seed))
@@ -137,7 +138,7 @@ def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> lis
 
 
 def may_die(killed_at: list[float]) -> bool:
-    """Whether one more kill leaves a node below what ends a run, rightly, as hopeless."""
+    """Whether one more kill keeps a node below the number of deaths at which the run gives up."""
     since = time.monotonic() - DEATHS_SECONDS - 1.0
     return sum(at > since for at in killed_at) < MOST_DEATHS - 1
 
@@ -147,7 +148,7 @@ def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
     at = time.time()
     os.kill(supervisor.pid(name), signal.SIGKILL)
     deadline = time.monotonic() + RECOVERY_SECONDS
-    # A status is the sum of several looks, of which the first may have been before the signal.
+    # A status combines several polls, the first of which may precede the signal.
     first = _wait(
         run,
         supervisor,
@@ -170,7 +171,7 @@ def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
 def _wait(
     run: Run, supervisor: Supervisor, deadline: float, condition: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any] | None:
-    """The first status for which the condition holds; None if there is none in time."""
+    """Polls for the first status that fulfils the condition; None after the deadline."""
     while time.monotonic() < deadline:
         supervisor.look()
         status = _read(run)
@@ -181,7 +182,7 @@ def _wait(
 
 
 def _moved(status: dict[str, Any], first: dict[str, Any], name: NodeName) -> bool:
-    """Whether episodes and learning have gone on since `first`, the killed actor's included."""
+    """Whether episodes (also of a killed actor) and learning have advanced since `first`."""
     if any(status[k] is None for k in ("rounds", "replay_size", "n")):
         return False
     moved = [status[k] > (first[k] or 0) for k in ("episodes", "rounds", "replay_size")]
@@ -199,7 +200,7 @@ def _read(run: Run) -> dict[str, Any] | None:
 
 
 def accounts_agree(run: Run) -> bool:
-    """Holds the accounts of replay, learner, counter and journal against each other."""
+    """Whether replay, learner, counter and journal agree on steps and episodes; prints them."""
     summary = json.loads((run.directory / "summary.json").read_text())
     steps, places, played, episodes = 0, set(), 0, set()
     for kind, value in journal.records(run.state / "replay.journal"):
@@ -216,5 +217,5 @@ def accounts_agree(run: Run) -> bool:
         f"counter: {summary['episodes']} episodes"
     )
     exact = steps == summary["replay_size"] == summary["n"] - 1
-    # Of an actor that died within an episode, steps may be there without the episode.
+    # An actor that died within an episode may leave steps without the episode.
     return exact and played <= steps and len(episodes) == summary["episodes"]

@@ -1,7 +1,7 @@
 """`eve cluster`: a run on the hosts of a Docker Swarm, from its start to its results.
 
-It only says to the engine on this host, which must be a manager of the swarm, what one could say by
-hand with `docker stack` and `docker service`. The containers do the rest (see `node.py`).
+It only runs commands such as `docker stack` and `docker service` on this host, which must be a
+manager of the swarm. The containers do the rest (see `node.py`).
 """
 
 import argparse
@@ -75,7 +75,7 @@ def add_parser(commands: Any) -> None:
 
 
 def up(args: argparse.Namespace) -> int:
-    """Deploys the stack, and waits for the run's end; gives the run's exit code."""
+    """Deploys the stack, and waits for the run's end; returns the run's exit code."""
     checked_run(args, args.rest)
     _check_out(args.out)
     _check_swarm()
@@ -89,7 +89,7 @@ def up(args: argparse.Namespace) -> int:
 
 
 def wait(args: argparse.Namespace) -> int:
-    """Waits for the coordinator's end, which is the run's; collects DIR; takes the stack down."""
+    """Waits until the coordinator, and with it the run, ends; copies DIR; removes the stack."""
     _check_out(args.out)
     service, shown = f"{args.name}_coordinator", ""
     follower = subprocess.Popen(["docker", "service", "logs", "-f", "--raw", service])
@@ -144,7 +144,7 @@ def scale(args: argparse.Namespace) -> int:
 
 
 def down(args: argparse.Namespace) -> int:
-    """Removes the stack, and waits until its containers have gone."""
+    """Removes the stack, and waits until its containers and networks are gone."""
     _docker("stack", "rm", args.name)
     deadline = time.monotonic() + 60
     label = f"label=com.docker.stack.namespace={args.name}"
@@ -156,7 +156,7 @@ def down(args: argparse.Namespace) -> int:
 
 
 def newest_task(service: str) -> tuple[str, str, str]:
-    """The id, state and error of a service's newest task; empty while there is none."""
+    """Returns id, state and error of a service's newest task; empty while there is none."""
     columns = "{{.ID}}\t{{.CurrentState}}\t{{.Error}}"
     lines = _docker("service", "ps", "--no-trunc", "--format", columns, service).splitlines()
     if not lines:
@@ -180,9 +180,9 @@ def _check_out(out: str) -> None:
 
 
 def _check_swarm() -> None:
-    """Raises UsageError unless this is a manager that knows hosts for all roles.
+    """Raises UsageError unless this host is a manager of a swarm with hosts for all roles.
 
-    The head must be this host: from its engine the results are copied.
+    The head must be this host, because `wait` copies the results from this host's engine.
     """
     nodes = _docker("node", "ls", "-q").split()
     found = _docker("node", "inspect", "-f", "{{.ID}} {{.Spec.Labels}}", *nodes)
@@ -199,7 +199,7 @@ def _check_swarm() -> None:
 
 
 def _docker(*words: str, environ: dict[str, str] | None = None) -> str:
-    """What a docker command prints; raises UsageError with what it says."""
+    """Runs a docker command; returns its stdout, or raises UsageError with its stderr."""
     environ = {**os.environ, **(environ or {})}
     try:
         done = subprocess.run(["docker", *words], capture_output=True, text=True, env=environ)

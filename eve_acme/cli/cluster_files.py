@@ -1,4 +1,4 @@
-"""`eve cluster manifests` and `eve cluster slurm`: write files that start a run elsewhere."""
+"""`eve cluster manifests` and `eve cluster slurm`: write the files of a run on other hosts."""
 
 import argparse
 import pathlib
@@ -14,13 +14,13 @@ from eve_acme.experiments import plan as plan_lib
 from eve_acme.files import write_atomically
 
 COMMAND = pathlib.Path(__file__).resolve().parents[2] / "eve"
-"""That of a checkout; elsewhere `eve` is on the PATH."""
+"""The command of a checkout; an installed `eve` is on the PATH."""
 MOST_HOSTS = 1000
 _HEAD = "# Written by 'eve cluster {}'.\n"
 
 
 def add_actions(add: Any) -> None:
-    """Adds both actions, by a function that takes their name, command and help."""
+    """Adds both actions; `add` takes the name, the command and the help of one."""
     action = add("manifests", write_manifests, "write Kubernetes manifests of a run")
     action.add_argument("--image", default="eve-acme", help="NAME[:TAG] (default: eve-acme)")
     _add_shape(action)
@@ -49,7 +49,7 @@ def _add_shape(action: Any) -> None:
 
 
 def write_manifests(args: argparse.Namespace) -> int:
-    """Writes what `kubectl apply -k` needs to a folder."""
+    """Writes the files of `kubectl apply -k` to a folder."""
     words, run = _sized(args)
     manifests.check_namespace(args.name)
     megabytes = run.plan.config.replay_megabytes
@@ -110,9 +110,14 @@ def write_slurm(args: argparse.Namespace) -> int:
 
 
 def checked_run(args: argparse.Namespace, words: list[str]) -> Run:
-    """The run that words of 'eve launch' describe, of which `args.actors` actors are started.
+    """Returns the run that arguments of 'eve launch' describe.
 
-    Raises UsageError if the words or the number of actors are bad.
+    Args:
+      args: parsed options of 'eve cluster'; `args.actors` is the number of actors to start.
+      words: the arguments of 'eve launch'.
+
+    Raises:
+      UsageError: the arguments or the number of actors are invalid.
     """
     launch_args = args.parse(["launch", *words])
     for name in ("out", "resume", "port", "metrics_port", "metrics_host"):
@@ -128,13 +133,13 @@ def checked_run(args: argparse.Namespace, words: list[str]) -> Run:
 
 
 def check_actors(actors: int, most: int) -> None:
-    """Raises UsageError unless so many may join."""
+    """Raises UsageError unless the number of actors is from 1 to `most`."""
     if not 1 <= actors <= most:
         raise UsageError(f"--actors: got {actors}, allowed is a whole number from 1 to {most}")
 
 
 def _sized(args: argparse.Namespace) -> tuple[list[str], Run]:
-    """The words of a run with the actors and megabytes that are asked for, and the run."""
+    """Returns the arguments of 'eve launch', with --actors and --replay-megabytes, and the run."""
     words = list(args.rest) or ["deep_sea/0"]
     given = args.parse(["launch", *words])
     if args.replay_megabytes is not None:

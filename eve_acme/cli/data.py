@@ -1,4 +1,4 @@
-"""`eve data`: puts the data that bsuite's tasks need where bsuite looks."""
+"""`eve data`: installs the data of bsuite's tasks in the folder that bsuite reads."""
 
 import argparse
 from typing import Any
@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; gives the exit code."""
+    """Runs the command; returns the exit code."""
     where = mnist.install(args.source)
     print(f"mnist: {mnist.directory()} ({where})")
     return 0

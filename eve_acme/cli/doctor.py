@@ -1,4 +1,4 @@
-"""`eve doctor`: what is installed and what this machine allows, with what to do about it."""
+"""`eve doctor`: checks the installation and the machine, and says how to repair them."""
 
 import argparse
 import importlib
@@ -23,20 +23,20 @@ PARTS = {
     "Reverb": ("reverb",),
     "Launchpad": ("launchpad",),
 }
-"""By what they are called: the modules to import, in this order."""
+"""From each package's name to the modules to import, in this order."""
 AUTOGROUP = pathlib.Path("/proc/sys/kernel/sched_autogroup_enabled")
 
 OK, WARNING, BAD = "ok", "note", "BAD"
 
 
 class Finding(NamedTuple):
-    """One line of the screen.
+    """The result of one check.
 
     Attributes:
-      kind: OK, WARNING (all works, something could be better) or BAD.
-      name: what was looked at.
-      text: what was found.
-      advice: what to do about it; empty if nothing.
+      kind: OK, WARNING (works, but could be better) or BAD.
+      name: subject of the check.
+      text: the result.
+      advice: how to repair or improve it; empty if not needed.
     """
 
     kind: str
@@ -59,7 +59,7 @@ def add_parser(commands: Any) -> None:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """The command; gives the exit code."""
+    """Runs the command; returns the exit code."""
     del args
     findings = [finding for check in CHECKS for finding in check()]
     for finding in findings:
@@ -91,7 +91,7 @@ def _devices() -> list[Finding]:
 
         devices = ", ".join(map(str, jax.devices()))
         return [Finding(OK, "JAX", f"devices {devices}; by default {jax.default_backend()}")]
-    except Exception as error:  # Whatever a broken installation may raise.
+    except Exception as error:  # A broken installation may raise anything.
         return [Finding(BAD, "JAX", _line(error), "pip install jax, or ./eve for the exact lock")]
 
 
@@ -102,7 +102,7 @@ def _parts() -> list[Finding]:
             for module in modules:
                 importlib.import_module(module)
             findings.append(Finding(OK, name, "loads"))
-        except Exception as error:  # Whatever a broken installation may raise.
+        except Exception as error:  # A broken installation may raise anything.
             advice = "Python 3.10 on Linux x86_64, and pip install '.[acme]' or ./eve"
             findings.append(Finding(BAD, name, f"does not load: {_line(error)}", advice))
     return findings

@@ -1,4 +1,4 @@
-"""`eve evaluate`: play with a trained agent, and say how good it is."""
+"""`eve evaluate`: plays with a trained agent, and prints return and length of its episodes."""
 
 import argparse
 import math
@@ -64,7 +64,7 @@ def add_parser(commands: Any) -> None:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    """The command; gives the exit code."""
+    """Runs the command; returns the exit code."""
     from eve_acme.saved import load
 
     episodes = EPISODES if args.episodes is None else args.episodes
@@ -108,7 +108,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def interval(values: Sequence[float]) -> str:
-    """The mean with its 95 % interval of Student's t, the standard deviation and the range."""
+    """Formats mean, 95 % interval of the mean (Student's t), standard deviation and range."""
     from scipy import stats
 
     numbers = np.asarray(values, float)
@@ -135,7 +135,7 @@ def _check_video(args: argparse.Namespace) -> None:
 
 
 def _task_and_seed(args: argparse.Namespace) -> tuple[str, int]:
-    """What to play, and with which seed: as given, or else from the run's config.json."""
+    """Returns task and seed: from the options, or else from the run's config.json."""
     folder = pathlib.Path(args.run)
     name, trained = args.env, -1
     if name is None or (folder / "config.json").exists():
@@ -163,7 +163,7 @@ def _environment(args: argparse.Namespace, task: tasks.Task, seed: int, frames: 
 
 
 def _keys(sample: bool, seed: int, episode: int) -> Any:
-    """A function from the number of a posterior sample to its key; None for greedy play."""
+    """Returns a function from the number of a posterior sample to its key; None for greedy play."""
     import jax
 
     if not sample:
@@ -173,7 +173,7 @@ def _keys(sample: bool, seed: int, episode: int) -> Any:
 
 
 def _episode(agent: Any, environment: Any, most: int, keys: Any) -> tuple[float, int, bool]:
-    """Plays one: its return, its length, and whether it was cut off."""
+    """Plays one episode; returns its return, its length, and whether it was cut off."""
     check = TimestepCheck(agent.observation_spec)
     timestep = environment.reset()
     check(timestep, 0)

@@ -1,4 +1,4 @@
-"""`eve figure`: one figure of stored results, as PNG and SVG."""
+"""`eve figure`: draws one figure of stored results, as PNG and SVG."""
 
 import argparse
 import pathlib
@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; gives the exit code."""
+    """Runs the command; returns the exit code."""
     if args.name not in FIGURES:
         raise UsageError(f"NAME: got {args.name!r}, allowed is one of {', '.join(FIGURES)}")
     request = Request(
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _stem(args: argparse.Namespace) -> str:
-    """The files' name: the figure's, and what was chosen."""
+    """Returns the stem of the files' names: the figure's name and the selection."""
     chosen = [args.name]
     chosen += [plan.folder_name(args.task)] if args.task else []
     chosen += [str(args.size)] if args.size else []
@@ -80,7 +80,7 @@ def _stem(args: argparse.Namespace) -> str:
 
 
 def _frame(args: argparse.Namespace) -> pd.DataFrame:
-    """The results' table; an empty one for the spread, which has files of its own."""
+    """Reads the table of the results; empty for `spread`, which reads files of `eve probe`."""
     if args.name == "spread":
         for name in args.results:
             if not pathlib.Path(name).is_dir():

@@ -1,4 +1,4 @@
-"""`eve launch`: the agent as a Launchpad program of processes that end, survive and resume."""
+"""`eve launch`: runs the agent as a Launchpad program, whose processes restart and resume."""
 
 import argparse
 import dataclasses
@@ -94,9 +94,9 @@ def add_parser(commands: Any) -> None:
 
 
 def launch(args: argparse.Namespace) -> int:
-    """The command; gives the exit code."""
+    """Runs the command; returns the exit code."""
     if args.launch_type == "local_mp":
-        devices.stay_on_cpu()  # The launcher; a learner's process has a say of its own.
+        devices.stay_on_cpu()  # Only the launcher; the learner's process selects its device.
     run = _resumed(args) if args.resume else new(args)
     if args.print_config:
         print(settings.text(run.plan, args.preset), end="")
@@ -113,7 +113,7 @@ def launch(args: argparse.Namespace) -> int:
 def _run_in_folder(
     run: Run, args: argparse.Namespace, cores: Set[int], endpoint: Endpoint | None
 ) -> int:
-    """Locks the run's folder, and runs it until it has ended; gives the exit code."""
+    """Locks the run's folder, and runs until the run has ended; returns the exit code."""
     addresses = free_addresses(args.port)
     try:
         run.directory.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def _run_in_folder(
 
 
 def learner_cores(args: argparse.Namespace) -> set[int]:
-    """The cores that are kept for learning, if any."""
+    """Returns the cores that --pin reserves for learning; raises UsageError."""
     cores = sorted(os.sched_getaffinity(0))
     if not args.pin:
         return set()
@@ -146,7 +146,7 @@ def learner_cores(args: argparse.Namespace) -> set[int]:
 
 
 def check_device(args: argparse.Namespace) -> None:
-    """Raises UsageError unless the learner can be given its device."""
+    """Raises UsageError unless the learner can use the device of --learner-device."""
     if args.learner_device is None:
         return
     if args.launch_type != "local_mp":
@@ -164,7 +164,18 @@ def supervised(
     cores: Set[int] = frozenset(),
     endpoint: Endpoint | None = None,
 ) -> int:
-    """Runs it as processes until it has ended, only learning on `cores`; gives the exit code."""
+    """Runs the program as processes until the run has ended.
+
+    Args:
+      run: the run.
+      addresses: the addresses of `free_addresses`.
+      quiet: whether to show no progress.
+      cores: cores that are reserved for learning; empty for none.
+      endpoint: serves the metrics, if given.
+
+    Returns:
+      the exit code.
+    """
     received: list[int] = []
 
     def stop(number: int, frame: Any) -> None:
@@ -206,7 +217,12 @@ def supervised(
 
 
 def free_addresses(first_port: int | None, host: str = "localhost") -> dict[str, str]:
-    """An address for each that the program needs: free ports, or those from `first_port` on."""
+    """Returns an address for each server of the program; raises UsageError.
+
+    Args:
+      first_port: first of consecutive ports; None takes any free ports.
+      host: host of all addresses.
+    """
     from eve_acme.distributed.program import ADDRESSES
 
     names = list(ADDRESSES.values())
@@ -235,7 +251,7 @@ def free_addresses(first_port: int | None, host: str = "localhost") -> dict[str,
 
 
 def new(args: argparse.Namespace) -> Run:
-    """The run that the options of a new one describe."""
+    """Returns the run of the options, in a new folder; raises UsageError."""
     run = run_of(args, pathlib.Path())
     name = f"{plan_lib.folder_name(run.plan.task)}-launch-seed{run.plan.seed}"
     directory = plan_lib.new_directory(args.out, f"runs/{name}").absolute()
@@ -243,7 +259,7 @@ def new(args: argparse.Namespace) -> Run:
 
 
 def run_of(args: argparse.Namespace, directory: pathlib.Path) -> Run:
-    """The same, in a folder that is not looked at."""
+    """Returns the run of the options, without checking its folder."""
     plan = dataclasses.replace(options.plan_of(args), engine="launchpad")
     shape = checked_shape(args, actors=2, steps=None, ahead=Run.ahead)
     return Run(plan, directory=directory, learner_device=args.learner_device, **shape)
@@ -273,7 +289,7 @@ def _resumed(args: argparse.Namespace) -> Run:
 
 
 def checked_shape(args: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
-    """The program's shape: what was asked for, or else the defaults."""
+    """Returns actors, steps and ahead, from the options or the defaults; raises UsageError."""
     values = {
         name: default if getattr(args, name) is None else getattr(args, name)
         for name, default in defaults.items()
@@ -294,7 +310,7 @@ def checked_shape(args: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
 
 
 def check_room(run: Run) -> None:
-    """Raises UsageError unless replay can hold the whole run."""
+    """Raises UsageError unless replay has room for the whole run."""
     from eve_acme.core.networks import make_networks
     from eve_acme.replay.columns import Replay
 
@@ -312,7 +328,7 @@ def check_room(run: Run) -> None:
 
 
 def write_config(run: Run) -> None:
-    """Writes config.json, seeds included."""
+    """Writes config.json, with the seeds of all nodes."""
     path = run.directory / "config.json"
     started = read_sealed_json(path)["started"] if path.exists() else time.time()
     seeds = {str(n): seed_of(run.plan.seed, n.role, n.index) for n in node_names(run)}
@@ -322,7 +338,7 @@ def write_config(run: Run) -> None:
 
 
 def show(run: Run) -> int:
-    """Says what came of it, and where everything is; gives 1 if it failed, else 0."""
+    """Prints the run's outcome and the paths of its files; returns 1 if it failed, else 0."""
     path = run.directory / "summary.json"
     if not path.exists():
         print(f"no summary; what was learnt is in {run.directory}/state", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`eve`: parses the command line, and turns bad input into one line and exit code 2."""
+"""`eve`: parses the command line; reports bad input in one line with exit code 2."""
 
 import contextlib
 import os
@@ -17,17 +17,18 @@ RUNTIME = {
     "PJRT_NPROC": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""How JAX's CPU runtime and NumPy are fastest at this. Minibatches of 12 are too small to share
-between threads: the first flag keeps an operation to one, PJRT_NPROC several operations, and the
-last NumPy's products, whose threads spin while they wait for each other. (`./eve` sets it for this
-process, which has loaded NumPy by now; processes that it starts inherit it from here.) Fast math
-lets XLA add up in another order and multiply and add in one instruction; it still honours NaN and
-infinity.
+"""Environment variables with which JAX's CPU runtime and NumPy are fastest here.
+
+Minibatches of 12 are too small to share between threads. The first flag runs each operation on one
+thread, PJRT_NPROC limits the threads of several operations, and OPENBLAS_NUM_THREADS those of
+NumPy's products, which spin while they wait for each other. NumPy reads the last variable at its
+import: `./eve` sets it for this process; child processes inherit it from here. Fast math lets XLA
+reorder sums and fuse multiplication with addition; it still honours NaN and infinity.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; gives the exit code."""
+    """Runs a command; returns the exit code."""
     for name, value in {**RUNTIME, "TF_CPP_MIN_LOG_LEVEL": "3"}.items():
         os.environ.setdefault(name, value)
     draw_as_locked()
@@ -36,16 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def draw_as_locked() -> None:
-    """Makes keys and normals those of JAX 0.4 whatever its version: from 0.5 on its default draws
-    others from the same key, and a seed would name another run."""
+    """Makes PRNG keys and normals equal to those of JAX 0.4 in every version. From 0.5 on, JAX's
+    default draws other numbers from the same key, so that a seed would result in another run."""
     import jax
 
-    with contextlib.suppress(AttributeError):  # A version that has no choice any more.
+    with contextlib.suppress(AttributeError):  # A version without this option.
         jax.config.update("jax_threefry_partitionable", False)
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, where a command has no way of its own to take it: what it began is ended first."""
+    """SIGTERM, in a command without a handler of its own; an exception, so that cleanup runs."""
 
 
 def _terminate(number: int, frame: Any) -> None:
@@ -55,7 +56,7 @@ def _terminate(number: int, frame: Any) -> None:
 def _command(argv: list[str]) -> int:
     before = {}
     if threading.current_thread() is threading.main_thread():
-        # SIGINT too: a shell starts what is in the background with it ignored.
+        # SIGINT too, because shells start background jobs with SIGINT ignored.
         handlers = {signal.SIGTERM: _terminate, signal.SIGINT: signal.default_int_handler}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
@@ -83,7 +84,7 @@ def _command(argv: list[str]) -> int:
 
 
 def _keep(details: str) -> str:
-    """Writes a traceback to a new file; gives its path."""
+    """Writes a traceback to a new file; returns its path."""
     handle, path = tempfile.mkstemp(prefix="eve-traceback-", suffix=".txt")
     with open(handle, "w") as file:
         file.write(details)
@@ -91,7 +92,7 @@ def _keep(details: str) -> str:
 
 
 def _refuse_empty(words: list[str]) -> None:
-    """Raises UsageError if a word, or what follows its `=`, is empty: a shell's unset variable."""
+    """Raises UsageError if an argument or its value is empty, as from an unset shell variable."""
     for i, word in enumerate(words):
         name, equals, value = word.partition("=")
         option = word.startswith("--") and equals
@@ -149,7 +150,7 @@ def _parser() -> Any:
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before and after `--`."""
+    """Splits the arguments at `--`."""
     if "--" not in words:
         return words, []
     i = words.index("--")

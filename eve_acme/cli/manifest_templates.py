@@ -1,4 +1,4 @@
-"""The texts that `manifests` fills in."""
+"""Templates of the files that `manifests` writes."""
 
 POD = """\
 automountServiceAccountToken: false

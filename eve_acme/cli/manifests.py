@@ -1,7 +1,7 @@
 """`eve cluster manifests`: a run on Kubernetes, with requests and limits that follow its config.
 
-Nothing here is of one vendor or one queueing system: no class, no scheduler, no queue, no
-`suspend`. Kueue, Volcano and the like set theirs, by labels that a kustomization adds.
+The manifests are specific to no vendor and no queueing system: they set no class, scheduler, queue
+or `suspend`. A kustomization can add the labels that Kueue, Volcano and similar systems need.
 """
 
 import math
@@ -16,13 +16,13 @@ from eve_acme.errors import UsageError
 METRICS_PORT = 7006
 _METRICS_WORDS = ["--metrics-port", f'"{METRICS_PORT}"', "--metrics-host", "0.0.0.0"]
 NODE_MEGABYTES = 700
-"""Memory of a node that keeps no steps."""
+"""Memory of a node that stores no steps."""
 PROCESS_MEGABYTES = 1024
-"""Memory of a node that keeps steps, beside the steps; and once more up to its limit."""
+"""Memory of a node that stores steps, without the steps; the limit includes it twice."""
 USUAL = {"learner": 1.0, "replay": 1.5}
-"""Memory for steps, as a multiple of `replay_megabytes`; docker/README.md has what was measured."""
+"""Requested memory for steps, in multiples of `replay_megabytes`; measured in docker/README.md."""
 MOST = 3.0
-"""The same at most: a restarted learner reads all of replay at once."""
+"""Factor of `replay_megabytes` in the memory limit: a restarted learner reads all of replay."""
 JOURNAL_FACTOR = 5
 """Disk for the log of all steps, as a multiple of the memory for them."""
 
@@ -38,16 +38,17 @@ _FILE_ALIVE = """exec: {command: [sh, -c, 'test -n "$(find /tmp/alive -mmin -2)"
 def files(
     launch_words: str, actors: int, replay_megabytes: float, image: str, namespace: str
 ) -> dict[str, str]:
-    """The manifests by the names of their files.
+    """Returns the manifests of a run.
 
     Args:
-      launch_words: the words of 'eve launch' that describe the run.
-      actors: how many of them are started.
-      replay_megabytes: the most that steps take in the learner's and in replay's memory.
-      image: its name, with a tag or a digest if any.
-      namespace: where all of it lives.
+      launch_words: the arguments of 'eve launch' that describe the run.
+      actors: number of actors to start.
+      replay_megabytes: maximum size of the steps in the memory of the learner and of replay.
+      image: name of the image, optionally with a tag or a digest.
+      namespace: namespace of all objects.
+
     Returns:
-      What `kubectl apply -k` needs.
+      The files that `kubectl apply -k` needs: contents by name.
     """
     megabytes = math.ceil(replay_megabytes)
 
@@ -83,7 +84,12 @@ def files(
 
 
 def memory_of(role: str, replay_megabytes: float) -> tuple[int, int]:
-    """The megabytes that a node usually needs, and those that it may need."""
+    """Returns a node's memory request and memory limit, in megabytes.
+
+    Args:
+      role: the node's role.
+      replay_megabytes: maximum size of the steps in the memory of the learner and of replay.
+    """
     if role not in USUAL:
         return NODE_MEGABYTES, NODE_MEGABYTES
     usual = PROCESS_MEGABYTES + math.ceil(USUAL[role] * replay_megabytes)
@@ -91,7 +97,7 @@ def memory_of(role: str, replay_megabytes: float) -> tuple[int, int]:
 
 
 def check_namespace(name: str) -> None:
-    """Raises UsageError unless Kubernetes takes it as a name."""
+    """Raises UsageError unless Kubernetes accepts the name."""
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
         raise UsageError(
             f"--name: got {name!r}, allowed are up to 63 small letters, digits and dashes"
@@ -99,7 +105,7 @@ def check_namespace(name: str) -> None:
 
 
 def _image(image: str) -> str:
-    """The fields of kustomize's `images` that name it; raises UsageError."""
+    """Returns the image as fields of kustomize's `images`; raises UsageError."""
     match = re.fullmatch(
         r"([\w.\-/]+(?::\d+/[\w.\-/]+)?)(?::([\w.-]+)|@(sha256:[0-9a-f]{64}))?", image
     )
@@ -111,12 +117,12 @@ def _image(image: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text of one line as YAML."""
+    """Quotes a text as one line of YAML."""
     return "'" + " ".join(text.split()).replace("'", "''") + "'"
 
 
 def _service(role: str, memory: int, limit: int, cpu: str = "100m", disk: int = 1024) -> str:
-    """A node that others call: a headless Service and a StatefulSet of one pod with a volume."""
+    """Returns a server node: a headless Service, and a StatefulSet of one pod with a volume."""
     names = ["replay", "reverb"] if role == "replay" else [role]
     kinds = {name: "reverb" if name == "reverb" else "courier" for name in names}
     ports = ", ".join(f"{{name: {kinds[name]}, port: {PORTS[name]}}}" for name in names)
@@ -134,7 +140,7 @@ def _job(
     cpu: str = "100m",
     claim: bool = False,
 ) -> str:
-    """A node that ends with the run."""
+    """Returns the Job of a node that ends with the run."""
     pod = _pod(words, NODE_MEGABYTES, NODE_MEGABYTES, cpu, mounted=claim, restart="OnFailure")
     if claim:
         pod += "  - {name: run, persistentVolumeClaim: {claimName: eve-results}}\n"

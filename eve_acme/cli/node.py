@@ -1,7 +1,7 @@
-"""`eve node`: one node of a distributed run, as the one process of a container.
+"""`eve node`: one node of a distributed run, as the only process of a container.
 
-Every container builds the same program from the same options, knows by name where the others
-listen, and runs one node of it. Nothing is handed over but words: no pickled program, no files.
+Every container builds the same program from the same options, and runs one of its nodes. It finds
+the other nodes by host name. Options are its only input: no pickled program, no files.
 """
 
 import argparse
@@ -33,10 +33,10 @@ from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.view import View
 
 PORTS = {"counter": 7001, "replay": 7002, "reverb": 7003, "learner": 7004, "evaluator": 7005}
-"""Where what listens listens, unless told otherwise: on a host that is named like its role."""
+"""Default ports of the servers; by default, each runs on a host with the name of its role."""
 ALIVE_SECONDS = 5.0
 MOST_ACTORS = 64
-"""That may join, unless --actors says how many: each costs a thread of each server."""
+"""Default maximum number of actors (--actors); each takes a thread of each server."""
 
 EXAMPLES = """The run is described by the words of 'eve launch' (after --, or in EVE_LAUNCH), where
 --actors is the most that may join and --out the folder that the node sees; or by --run FILE, a
@@ -81,7 +81,7 @@ def add_parser(commands: Any) -> None:
 
 
 def node(args: argparse.Namespace) -> int:
-    """The command; gives the exit code, or ends the process with it."""
+    """Runs the command; returns the exit code, or exits the process with it."""
     environ = os.environ
     role = args.role or environ.get("EVE_ROLE")
     if role not in ROLES:
@@ -109,7 +109,7 @@ def node(args: argparse.Namespace) -> int:
             "coordinator, which knows of all"
         )
     with options.metrics_endpoint(args) as endpoint:
-        if role != "actor":  # Which sees no folder.
+        if role != "actor":  # An actor has no folder.
             if has_ended(run):
                 print(f"{role}: the run in {run.directory} has ended", flush=True)
                 return 0
@@ -123,13 +123,20 @@ def node(args: argparse.Namespace) -> int:
 
 
 def run_one(run: Run, addresses: dict[str, str], role: str, index: int | None) -> int:
-    """Runs the node to its end, and ends this process: threads that wait are not waited for."""
+    """Runs the node to its end, then exits this process without joining blocked threads.
+
+    Args:
+      run: the run.
+      addresses: addresses of the servers, by the names of the program.
+      role: the node's role.
+      index: the node's index within its role; None leases an actor's index from the counter.
+    """
     received: list[int] = []
 
     def stop(number: int, frame: Any) -> None:
         del frame
         received.append(number)
-        # To be moved is not the end of the run: a coordinator tells the others nothing.
+        # A signal may only move the node: the coordinator does not end the run for it.
         if role == "coordinator" or not base.finish_all():
             program.leave(128 + number)
 
@@ -153,7 +160,7 @@ def run_one(run: Run, addresses: dict[str, str], role: str, index: int | None) -
 
 
 def check_ports(ports: list[int]) -> None:
-    """Raises UsageError if something listens already where this node is to listen."""
+    """Raises UsageError if a port of this node is already in use."""
     for port in ports:
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -167,7 +174,7 @@ def check_ports(ports: list[int]) -> None:
 
 
 def leased(counter: str) -> int:
-    """An index from the counter, for the actor of this host."""
+    """Leases an index from the counter, for the actor of this host."""
     from eve_acme.distributed.remote import Remote
 
     client = types.SimpleNamespace(address=counter)
@@ -178,7 +185,7 @@ def leased(counter: str) -> int:
 
 
 def described(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Run, dict[str, str]]:
-    """The run, and the addresses that come with it, from a file or from words."""
+    """Returns the run and the addresses, from a file or from arguments; raises UsageError."""
     file = args.run or environ.get("EVE_RUN")
     words = args.rest or shlex.split(environ.get("EVE_LAUNCH", ""))
     if file and words:
@@ -198,7 +205,7 @@ def described(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Run
 
 
 def from_file(path: pathlib.Path) -> tuple[Run, dict[str, str]]:
-    """The run that a config.json describes, in the folder of that file unless it names one."""
+    """Returns the run of a config.json, in the file's folder unless the file sets `out`."""
     try:
         saved = json.loads(path.read_text())
         shape = dict(actors=saved["actors"], steps=saved["steps"], ahead=saved.get("ahead", 2))
@@ -216,18 +223,18 @@ def from_file(path: pathlib.Path) -> tuple[Run, dict[str, str]]:
 
 
 def default_addresses() -> dict[str, str]:
-    """Each role on a host of its name."""
+    """Returns addresses at which each server's host has the name of its role."""
     return {n: f"{'replay' if n == 'reverb' else n}:{port}" for n, port in PORTS.items()}
 
 
 def parse_addresses(text: str) -> dict[str, str]:
-    """NAME=HOST:PORT,... as a table; raises UsageError."""
+    """Parses NAME=HOST:PORT,... into a dict; raises UsageError."""
     pairs = [part.partition("=") for part in text.replace(",", " ").split()]
     return checked({name: address for name, _, address in pairs})
 
 
 def checked(addresses: dict[str, str]) -> dict[str, str]:
-    """The same; raises UsageError if a name or an address is not one."""
+    """Returns the addresses unchanged; raises UsageError if a name or an address is invalid."""
     for name, address in addresses.items():
         host, _, port = str(address).rpartition(":")
         if name not in PORTS or not host or not _is_index(port, 2**16) or port == "0":
@@ -239,17 +246,17 @@ def checked(addresses: dict[str, str]) -> dict[str, str]:
 
 
 def _is_index(text: str, count: int) -> bool:
-    """Whether a text is a whole number from 0 to below `count`."""
+    """Whether a text is a whole number from 0 to `count - 1`."""
     return text.isascii() and text.isdigit() and int(text) < count
 
 
 def count_of(role: str, run: Run) -> int:
-    """How many nodes of a role a run has, or may have."""
+    """Returns the maximum number of nodes of a role."""
     return run.actors if role == "actor" else 1
 
 
 def prepare_directory(run: Run, role: str) -> None:
-    """Makes the folder; the coordinator writes config.json, or finds that it is the same run."""
+    """Makes the folder; the coordinator checks an existing config.json, and writes it."""
     try:
         run.directory.mkdir(parents=True, exist_ok=True)
         path = run.directory / "config.json"
@@ -267,7 +274,13 @@ def prepare_directory(run: Run, role: str) -> None:
 
 
 def check_same(given: plan_lib.Plan, saved: plan_lib.Plan, directory: pathlib.Path) -> None:
-    """Raises UsageError if a folder holds another run than the one that was described."""
+    """Raises UsageError if a folder holds another run than the given one.
+
+    Args:
+      given: plan of the options.
+      saved: plan of the folder's config.json.
+      directory: the folder, which the message names.
+    """
     have = {**vars(saved), **vars(saved.config)}
     values = {**vars(given), **vars(given.config)}
     asked = {name: values[name] for name in values if name not in ("label", "config")}
@@ -275,7 +288,7 @@ def check_same(given: plan_lib.Plan, saved: plan_lib.Plan, directory: pathlib.Pa
 
 
 def has_ended(run: Run) -> bool:
-    """Whether the folder holds the result of this run, to its end (which may have been put off)."""
+    """Whether the folder's summary reaches this run's goal, which may have been raised since."""
     try:
         summary = json.loads((run.directory / "summary.json").read_text())
         if run.steps is not None and summary["env_steps"] >= run.steps:
@@ -287,7 +300,12 @@ def has_ended(run: Run) -> bool:
 
 
 def touch(alive: pathlib.Path, ports: list[int]) -> None:
-    """Touches a file as long as what is to listen here listens: what a health check looks at."""
+    """Touches a file at intervals while this node's ports accept connections, for health checks.
+
+    Args:
+      alive: the file, whose age a health check reads.
+      ports: ports on which this node must listen; may be empty.
+    """
     while True:
         try:
             for port in ports:
@@ -299,7 +317,7 @@ def touch(alive: pathlib.Path, ports: list[int]) -> None:
 
 
 def show(run: Run, endpoint: Endpoint | None) -> None:
-    """Prints how the run goes, a line every few seconds; serves its metrics."""
+    """Prints the run's progress, a line every few seconds; serves its metrics."""
     view = View(run.directory, run.plan.config.samples_per_insert, quiet=False)
     if endpoint is not None:
         endpoint.serve(view.window, run.plan.config.batches_per_step)

@@ -17,7 +17,7 @@ MOST_EPISODES = 10**12
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors as one line and exit code 2, whole words and numbers in ASCII alone."""
+    """An ArgumentParser whose errors are UsageErrors; no abbreviations, numbers in ASCII only."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see '{self.prog} --help')")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses, with the settings of `--config` in front of those of the command line."""
+        """Parses the arguments; options of the command line override those of `--config`."""
         parsed = super().parse_args(args, namespace)
         if getattr(parsed, "config_file", None) is None:
             return parsed
@@ -107,7 +107,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device(parser: argparse.ArgumentParser, what: str) -> None:
-    """Adds `--learner-device`."""
+    """Adds `--learner-device`; `what` is part of its help."""
     parser.add_argument(
         "--learner-device",
         metavar="NAME",
@@ -117,7 +117,7 @@ def add_device(parser: argparse.ArgumentParser, what: str) -> None:
 
 @contextlib.contextmanager
 def metrics_endpoint(args: argparse.Namespace) -> Iterator[Any]:
-    """The bound endpoint of `--metrics-port`, or None without it; raises UsageError."""
+    """Yields the bound endpoint of `--metrics-port`, or None without it; raises UsageError."""
     if args.metrics_port is None:
         if args.metrics_host is not None:
             raise UsageError(
@@ -132,7 +132,7 @@ def metrics_endpoint(args: argparse.Namespace) -> Iterator[Any]:
 
 
 def _limited(name: str, steps: int | None) -> str:
-    """The task's name with the limit in it."""
+    """Adds the limit of `--max-episode-steps` to a task's name; raises UsageError."""
     if steps is None:
         return name
     if tasks.parse(name).experiment != tasks.EXTERNAL or steps < 1:
@@ -144,7 +144,7 @@ def _limited(name: str, steps: int | None) -> str:
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
-    """The hyper-parameters that the user set, by preset or by option."""
+    """Returns the hyper-parameters that the user set, by preset or by option."""
     values = dict(PRESETS[args.preset])
     for field in dataclasses.fields(EVEConfig):
         value = getattr(args, field.name)
@@ -154,7 +154,7 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def label(args: argparse.Namespace) -> list[str]:
-    """How a run's settings differ from the defaults, in words for tables and titles."""
+    """Returns the preset and the options that differ from it, for tables and titles."""
     words = [] if args.preset == "default" else [args.preset]
     for field in dataclasses.fields(EVEConfig):
         value = getattr(args, field.name)
@@ -165,7 +165,7 @@ def label(args: argparse.Namespace) -> list[str]:
 
 
 def config_of(args: argparse.Namespace) -> EVEConfig:
-    """The config; raises UsageError."""
+    """Returns the config of the options; raises UsageError."""
     try:
         return EVEConfig(**given(args))
     except ConfigError as error:
@@ -173,7 +173,7 @@ def config_of(args: argparse.Namespace) -> EVEConfig:
 
 
 def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A parser of values whose own words argparse prints."""
+    """Wraps a parser of values so that argparse prints the message of its ValueError."""
 
     def argument(text: str) -> Any:
         try:
@@ -198,7 +198,7 @@ def _show(value: Any) -> str:
 
 
 def plan_of(args: argparse.Namespace) -> plan_lib.Plan:
-    """The plan of a new run; raises UsageError."""
+    """Returns the plan of a new run; raises UsageError."""
     steps = getattr(args, "max_episode_steps", None)
     task = tasks.parse(_limited(args.task or "deep_sea/0", steps))
     agent = args.agent or "eve"
@@ -225,7 +225,7 @@ def plan_of(args: argparse.Namespace) -> plan_lib.Plan:
 
 
 def resumed_plan(args: argparse.Namespace, directory: pathlib.Path) -> plan_lib.Plan:
-    """The plan of `--resume`: the saved one, with what may change; raises UsageError."""
+    """Returns the saved plan of `--resume`, with the fields that may change; raises UsageError."""
     if args.print_config:
         raise UsageError(f"--print-config: got --resume {args.resume!r}, allowed is a new run")
     plan = plan_lib.from_directory(directory)
@@ -255,7 +255,7 @@ def resumed_plan(args: argparse.Namespace, directory: pathlib.Path) -> plan_lib.
 
 
 def checked_seed(seed: int) -> int:
-    """The seed; raises UsageError."""
+    """Returns the seed; raises UsageError if it is out of range."""
     if not 0 <= seed < 2**31:
         raise UsageError(f"--seed: got {seed}, allowed is a whole number from 0 to {2**31 - 1}")
     return seed

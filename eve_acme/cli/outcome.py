@@ -38,6 +38,6 @@ def show(title: str, summary: dict[str, Any], directory: pathlib.Path) -> None:
 
 
 def files_in(directory: pathlib.Path) -> str:
-    """A run's folder with those of its files for the user that exist."""
+    """Formats a run's folder, with those of `FILES` that exist."""
     paths = [directory / name for name in FILES if (directory / name).exists()]
     return f"{directory}/ ({', '.join(p.name + '/' * p.is_dir() for p in paths)})"

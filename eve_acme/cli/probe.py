@@ -1,7 +1,7 @@
-"""`eve probe`: is what was never visited uncertain? Visit counts against posterior spread.
+"""`eve probe`: compares visit counts with posterior spread: are unvisited states uncertain?
 
 The paper's sanity check: 100 uniformly random episodes on a 30x30 Deep Sea, then the posterior
-standard deviation of the values of each state, beside how often that state was visited.
+standard deviation of the values of each state against the state's visit count.
 """
 
 import argparse
@@ -23,15 +23,15 @@ from eve_acme.files import write_atomically
 from eve_acme.replay import journal
 
 EDGES = (0, 1, 2, 3, 5, 9, 17, 33, 65, 129)
-"""Where the groups of visit counts begin; the last one is open."""
+"""Lower bounds of the groups of visit counts; the last group has no upper bound."""
 
 
 class Probe(NamedTuple):
-    """Visits and spread of the states that Deep Sea lets one reach (column at most row).
+    """Visits and spread of Deep Sea's reachable states (column at most row).
 
     Attributes:
-      visits: `[states, actions]`, how often each action was taken.
-      std: `[states, actions]`, posterior standard deviation of its value.
+      visits: `[states, actions]`, number of times that each action was taken.
+      std: `[states, actions]`, posterior standard deviation of the action's value.
     """
 
     visits: np.ndarray
@@ -61,7 +61,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; gives the exit code."""
+    """Runs the command; returns the exit code."""
     plan = _plan(args)
     task = tasks.parse(plan.task)
     if not task.is_deep_sea:
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_engine(plan: plan_lib.Plan, run: str | None) -> tuple[Probe, int]:
-    """What an engine has seen, with its number of episodes: a saved one's, or one that plays."""
+    """Probes an engine restored from `run` or trained here; also returns its episodes."""
     from eve_acme.core.networks import make_networks
     from eve_acme.saved import Agent
 
@@ -106,7 +106,7 @@ def _of_engine(plan: plan_lib.Plan, run: str | None) -> tuple[Probe, int]:
 
 
 def _of_launch(run: pathlib.Path) -> tuple[Probe, int]:
-    """What an `eve launch`, at its end or on its way, has seen, with its number of episodes."""
+    """Probes an `eve launch`, which may still be running; also returns its number of episodes."""
     from eve_acme import saved
 
     try:
@@ -121,7 +121,12 @@ def _of_launch(run: pathlib.Path) -> tuple[Probe, int]:
 
 
 def measure(agent: Any, visits: np.ndarray) -> Probe:
-    """Visits `[size * size, actions]`, and the spread of values, of states that can be reached."""
+    """Measures the spread of the values of reachable states.
+
+    Args:
+      agent: a saved agent (`eve_acme.saved.Agent`).
+      visits: `[size * size, actions]`.
+    """
     size = math.isqrt(len(visits))
     states = np.arange(size**2, dtype=np.int32)
     reachable = states % size <= states // size
@@ -129,9 +134,9 @@ def measure(agent: Any, visits: np.ndarray) -> Probe:
 
 
 def summary(probe: Probe) -> dict[str, Any]:
-    """Rank correlation of visits and spread, and how far the unvisited stand above the visited.
+    """Returns the rank correlation of visits and spread, and compares unvisited with visited.
 
-    By state (spread averaged over its actions, as the paper plots it) and by state and action.
+    Both by state (spread averaged over actions, as the paper plots it) and by state and action.
     """
     states = _compare(probe.visits.sum(axis=1), probe.std.mean(axis=1))
     pairs = _compare(probe.visits.ravel(), probe.std.ravel())
@@ -150,14 +155,14 @@ def _compare(visits: np.ndarray, std: np.ndarray) -> dict[str, Any]:
     if len(zero):
         out["median_std_unvisited"] = float(np.median(zero))
     if len(zero) and len(some):
-        # The chance that one unvisited is above one visited, ties counting half.
+        # Probability that an unvisited one has a larger std than a visited one; ties count half.
         above = stats.mannwhitneyu(zero, some).statistic / (len(zero) * len(some))
         out["unvisited_above_visited"] = float(above)
     return out
 
 
 def _plan(args: argparse.Namespace) -> plan_lib.Plan:
-    """The plan of the run to look at, or of a random one; raises UsageError."""
+    """Returns the plan of DIR, or of a run with random actions; raises UsageError."""
     if args.run is not None:
         given = {name: getattr(args, name) for name in ("task", "episodes", "seed")}
         given |= options.given(args)
@@ -195,7 +200,7 @@ def _write(directory: pathlib.Path, probe: Probe, title: str) -> None:
 
 
 def _groups(visits: np.ndarray, std: np.ndarray) -> tuple[list[str], list[np.ndarray]]:
-    """The spreads in each range of visits that occurs, with the range's name."""
+    """Groups the spreads by range of visits; returns names and values of non-empty groups."""
     names, groups = [], []
     for first, after in zip(EDGES, (*EDGES[1:], np.inf), strict=True):
         inside = std[(visits >= first) & (visits < after)]

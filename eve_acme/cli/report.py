@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; gives the exit code."""
+    """Runs the command; returns the exit code."""
     frame = table.read_all(args.results)
     if args.html is None:
         print(overview.markdown(frame))

@@ -1,4 +1,4 @@
-"""`eve run`: train one agent on one task in this process, and show what came of it."""
+"""`eve run`: trains one agent on one task in this process, and shows the result."""
 
 import argparse
 import pathlib
@@ -102,7 +102,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; gives the exit code."""
+    """Runs the command; returns the exit code."""
     if args.env is not None:
         if args.task is not None:
             raise UsageError(f"--env: got {args.env!r}, allowed is none with TASK {args.task!r}")
@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Run:
-    """The loop around an engine, and the files that it leaves."""
+    """Steps an engine until the run ends, and writes the run's files."""
 
     def __init__(
         self,
@@ -165,21 +165,21 @@ class _Run:
         self._loggers: list[Any] = []
 
     def train(self, quiet: bool) -> int:
-        """Plays until done, solved or interrupted, and writes; gives the exit code."""
+        """Plays until done, solved or interrupted; writes the files; returns the exit code."""
         handlers = {s: signal.signal(s, self._interrupt) for s in (signal.SIGINT, signal.SIGTERM)}
         full = None
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             with locked(self._directory):
                 write_sealed_json(self._directory / "config.json", self._plan.describe())
-                # Whoever finds a summary finds that of the run's last end.
+                # Removes a stale summary: summary.json always describes the run's last end.
                 (self._directory / "summary.json").unlink(missing_ok=True)
                 try:
                     try:
                         self._play(quiet)
                     except ReplayFull as error:
                         full = error
-                    self._checkpoint()  # Looks at the last losses before a summary is written.
+                    self._checkpoint()  # Checks the last losses before writing the summary.
                 except (InputError, Diverged):
                     self._recorder.write_results(self._directory, self._engine.environment)
                     raise

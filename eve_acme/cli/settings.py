@@ -1,4 +1,4 @@
-"""Options from a TOML file (`--config FILE`), and as one (`--print-config`)."""
+"""Reads options from a TOML file (`--config FILE`), and writes them (`--print-config`)."""
 
 import argparse
 import dataclasses
@@ -14,10 +14,11 @@ NOT_IN_FILES = ("command", "config_file", "print_config", "out", "resume", "quie
 
 
 def words(args: argparse.Namespace) -> list[str]:
-    """The settings of `args.config_file` as words of a command line; raises UsageError.
+    """Returns the settings of `args.config_file` as command-line arguments; raises UsageError.
 
     Args:
-      args: what the command line alone says. Its task, --env or --resume replaces the file's task.
+      args: the options of the command line alone. Its task, --env or --resume replaces the file's
+        task.
     """
     path = args.config_file
     known = sorted(set(vars(args)) - set(NOT_IN_FILES))
@@ -40,7 +41,12 @@ def words(args: argparse.Namespace) -> list[str]:
 
 
 def text(plan: Plan, preset: str) -> str:
-    """A plan as such a file, every hyper-parameter of EVE with its meaning."""
+    """Returns a plan as a TOML file, with a comment on every hyper-parameter of EVE.
+
+    Args:
+      plan: the plan.
+      preset: name of the preset on which the plan's config is based.
+    """
     lines = [f"task = {_toml(plan.task)}"]
     if plan.agent != "eve":
         lines.append(f"agent = {_toml(plan.agent)}")
@@ -84,4 +90,4 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value)  # Strings, whole numbers and booleans are written alike.
+    return json.dumps(value)  # JSON and TOML agree on strings, integers and booleans.

@@ -1,8 +1,8 @@
 """`eve cluster slurm`: a run as one Slurm job, whose steps are `eve node`s.
 
-The script takes the hosts' names from the allocation. Roles are placed by the host's number: what
-counts and watches on the first, learner and replay on the second if there is one, and actors on
-all, from the last one on.
+The script takes the hosts' names from the allocation. Counter, evaluator and coordinator run on the
+first host, learner and replay on the second if there is one, and actors on all hosts in turn,
+beginning with the last.
 """
 
 import shlex
@@ -12,11 +12,19 @@ from eve_acme.cli.node import PORTS
 
 ATTEMPTS = 20
 FIRST_PORT, JOBS = 20000, 2000
-"""Ports follow from the job's number, so that jobs that share a host do not meet."""
+"""Ports are derived from the job's number, so that jobs on one host do not collide."""
 
 
 def placement(actors: int, nodes: int) -> list[tuple[str, int | None, int]]:
-    """Role, index of an actor, and number of the host, for each node of the program."""
+    """Places the nodes of the program.
+
+    Args:
+      actors: number of actors.
+      nodes: number of hosts.
+
+    Returns:
+      Role, index (of actors; else None) and number of the host, for each node of the program.
+    """
     second = min(1, nodes - 1)
     placed: list[tuple[str, int | None, int]] = [
         ("counter", None, 0),
@@ -37,18 +45,16 @@ def script(
     eve: str,
     name: str,
 ) -> str:
-    """The sbatch script.
+    """Returns the text of the sbatch script.
 
     Args:
-      words: those of 'eve launch' that describe the run, without --out.
+      words: the arguments of 'eve launch' that describe the run, without --out.
       out: the run's folder, on a disk that all hosts share; relative to where sbatch is called.
-      actors: how many.
-      nodes: how many hosts.
-      replay_megabytes: the most that steps take in the learner's and in replay's memory.
-      eve: the command.
-      name: of the job.
-    Returns:
-      Its text.
+      actors: number of actors.
+      nodes: number of hosts.
+      replay_megabytes: maximum size of the steps in the memory of the learner and of replay.
+      eve: path of the command.
+      name: name of the job.
     """
     placed = placement(actors, nodes)
     hosts = range(nodes)

@@ -1,4 +1,4 @@
-"""`eve spread`: does an untried action stay uncertain? The posterior over training, as a plot."""
+"""`eve spread`: plots the posterior spread of tried and untried actions over training."""
 
 import argparse
 import csv
@@ -16,13 +16,13 @@ SAMPLES = 64
 
 
 class Spread(NamedTuple):
-    """Means over all visited states, after so many episodes.
+    """Means over all visited states, after `episode` episodes.
 
     Attributes:
-      tried: posterior standard deviation of actions that were taken there.
-      untried: of actions that were never taken there.
-      optimism: mean of max(sample - mean, 0) of untried actions: what a bootstrap can carry back.
-      gain: norm of the gradient of q by the first layer's output, of tried actions.
+      tried: posterior standard deviation of actions that were taken in the state.
+      untried: posterior standard deviation of actions that were never taken in the state.
+      optimism: mean of max(sample - mean, 0) of untried actions, which bootstrapping can propagate.
+      gain: norm of the gradient of q with respect to the first layer's output, of tried actions.
     """
 
     episode: int
@@ -54,7 +54,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; gives the exit code."""
+    """Runs the command; returns the exit code."""
     config = options.config_of(args)
     task = tasks.parse(args.task)
     if not task.is_deep_sea:
@@ -82,7 +82,15 @@ def run(args: argparse.Namespace) -> int:
 def measure(
     config: EVEConfig, task: tasks.Task, episodes: int, every: int, seed: int
 ) -> list[Spread]:
-    """Trains, and measures every so many episodes."""
+    """Trains on a Deep Sea, and measures the spread at intervals.
+
+    Args:
+      config: hyper-parameters of the agent.
+      task: the Deep Sea.
+      episodes: number of episodes.
+      every: episodes between two measurements.
+      seed: seed of agent and environment.
+    """
     import jax
 
     from eve_acme.core.networks import make_networks
@@ -121,7 +129,7 @@ def measure(
 
 
 def _statistics(config: EVEConfig, network: Any, num_states: int) -> Any:
-    """`(posterior, key) -> std, optimism, gain`, each `[states, actions]`, from samples."""
+    """Returns `(posterior, key) -> std, optimism, gain`, each `[states, actions]`, from samples."""
     import jax
     import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""`eve sweep`: agents x settings x tasks x seeds, a few at a time, each a process of its own."""
+"""`eve sweep`: runs agents x settings x tasks x seeds, each in its own process, a few at a time."""
 
 import argparse
 import os
@@ -23,7 +23,7 @@ IMAGE = "eve_acme:latest"
 
 
 class Run(NamedTuple):
-    """One run of a sweep: where it goes, what it is, and the words after `eve` that are left."""
+    """One run of a sweep: folder, plan, and the arguments of `eve` that start or resume it."""
 
     out: pathlib.Path
     plan: plan_lib.Plan
@@ -70,7 +70,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; gives the exit code."""
+    """Runs the command; returns the exit code."""
     jobs = (os.cpu_count() or 1) if args.jobs is None else args.jobs
     if jobs < 1:
         raise UsageError(f"--jobs: got {jobs}, allowed is a whole number from 1")
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _table(directory: pathlib.Path) -> pd.DataFrame | None:
-    """The last rows of all runs that a folder's table or its runs tell of; None without any."""
+    """Returns the last rows of all runs in a folder and its table; None without a table."""
     if not any((directory / name).exists() for name in table.FILES):
         return None
     return table.ends(table.read(directory))
@@ -160,7 +160,8 @@ def _write_jobs(args: argparse.Namespace, runs: int) -> int:
 
 
 def _left(out: pathlib.Path, plan: plan_lib.Plan, words: list[str]) -> list[str] | None:
-    """What is left to do for one run; None if it is done. Refuses a folder of another run."""
+    """Returns the arguments that start or resume one run; None if it is finished. Raises UsageError
+    if the folder holds another run."""
     if not (out / "config.json").exists():
         return [*words, "--out", str(out)]
     if plan_lib.from_directory(out, "--out") != plan:
@@ -170,7 +171,7 @@ def _left(out: pathlib.Path, plan: plan_lib.Plan, words: list[str]) -> list[str]
     if plan.agent == "eve" and (out / "checkpoint").exists():
         goal = ["--episodes", str(plan.episodes)]
         return ["run", "--resume", str(out), *goal, *["--stop-when-solved"] * plan.stop_when_solved]
-    shutil.rmtree(out)  # It ended before its first checkpoint, or cannot be resumed.
+    shutil.rmtree(out)  # The run has no checkpoint, or its agent cannot resume.
     return [*words, "--out", str(out)]
 
 
@@ -182,7 +183,7 @@ def _finished(out: pathlib.Path) -> bool:
 
 
 def _summary(out: pathlib.Path) -> dict[str, Any]:
-    """What an unfinished or a finished run says of itself; nothing if it cannot be read."""
+    """Reads a run's summary; returns an empty dict if it is damaged."""
     try:
         return read_sealed_json(out / "summary.json")
     except Damaged:
@@ -190,7 +191,7 @@ def _summary(out: pathlib.Path) -> dict[str, Any]:
 
 
 class _Clock:
-    """Expects how long runs take, from finished ones of the same agent and experiment."""
+    """Estimates durations from finished runs of the same agent, setting and experiment."""
 
     def __init__(self, directory: pathlib.Path):
         self._rates: dict[tuple[str, str], float] = {}
@@ -206,7 +207,7 @@ class _Clock:
         self._rates[key] = max(rate, self._rates.get(key, 0.0))
 
     def seconds(self, run: Run) -> float | None:
-        """The longest that a run may take; None if nothing like it has finished."""
+        """Returns an upper estimate of a run's duration; None if no similar run has finished."""
         task = tasks.parse(run.plan.task)
         rate = self._rates.get((run.plan.label, task.experiment))
         return None if rate is None else rate * run.plan.episodes * _size(task)
@@ -219,9 +220,19 @@ def _size(task: tasks.Task) -> int:
 def _run_all(
     waiting: list[Run], jobs: int, deadline: float | None, directory: pathlib.Path
 ) -> tuple[int, list[Run]]:
-    """Runs all, a few at a time; gives how many failed, and what the time did not allow for.
+    """Runs all runs, a few at a time.
 
-    Each is a session of its own, so that Ctrl-C reaches it once, through us, and it can save.
+    Each process has its own session: Ctrl-C reaches only this process, which then terminates each
+    run once, so that the run can save.
+
+    Args:
+      waiting: the runs to start.
+      jobs: maximum number of concurrent runs.
+      deadline: start no run that would end later, in seconds of `time.monotonic`; None for none.
+      directory: the sweep's folder, whose finished runs the estimates use.
+
+    Returns:
+      the number of failed runs, and the runs that were not started.
     """
     clock, started = _Clock(directory), time.monotonic()
     running: dict[subprocess.Popen, Run] = {}

@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; runs until it is interrupted."""
+    """Runs the command until it is interrupted."""
     directory = pathlib.Path(args.run)
     run_page.build(directory)
     with serving(directory, args.port) as server:
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def serving(directory: pathlib.Path, port: int) -> http.server.HTTPServer:
-    """A server of a run's page, which listens; raises UsageError."""
+    """Returns a listening HTTP server of a run's page; raises UsageError."""
     if not 0 <= port < 2**16:
         raise UsageError(f"--port: got {port}, allowed is 0 to {2**16 - 1}")
 
@@ -58,7 +58,7 @@ def serving(directory: pathlib.Path, port: int) -> http.server.HTTPServer:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """Answers `GET /` with the page, and all else with an error."""
+    """Answers `GET /` with the page, and other requests with an error."""
 
     run: pathlib.Path
     timeout = READ_SECONDS  # The server has one thread: a silent client would block it.

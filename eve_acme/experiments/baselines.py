@@ -1,4 +1,4 @@
-"""bsuite's own agents, as they are shipped, behind the interface of our engines."""
+"""bsuite's unmodified baseline agents, wrapped in the interface of the engines."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class BaselineEngine(Loop):
 
     def __init__(self, name: str, environment: dm_env.Environment, seed: int):
         super().__init__(environment)
-        np.random.seed(seed)  # These agents draw their actions and batches from NumPy's global.
+        np.random.seed(seed)  # These agents sample from NumPy's global generator.
         self._agent = _make(name, environment, seed)
         self.parameters = _parameters(self._agent)
 

@@ -1,18 +1,18 @@
-"""TensorBoard and Weights & Biases as loggers: `write` takes a dict of numbers by name."""
+"""Loggers for TensorBoard and Weights & Biases: `write` takes a dict from metric to value."""
 
 import pathlib
 from typing import Any
 
 
 class TensorBoard:
-    """Event files below a folder, by environment step."""
+    """Writes event files to a folder; the x axis is the environment step."""
 
     def __init__(self, directory: pathlib.Path):
         self._directory = directory
         self._writer: Any = None
 
     def write(self, values: dict[str, float]) -> None:
-        """One point of each curve."""
+        """Logs one point of each metric, at step `values["env_steps"]`."""
         import tensorflow as tf
 
         if self._writer is None:
@@ -22,13 +22,13 @@ class TensorBoard:
                 tf.summary.scalar(name, value, step=int(values["env_steps"]))
 
     def close(self) -> None:
-        """Flushes."""
+        """Flushes and closes the event file."""
         if self._writer is not None:
             self._writer.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases; its own environment variables say where it goes."""
+    """Logs to a run of Weights & Biases, which wandb's own environment variables configure."""
 
     def __init__(self, name: str, config: dict[str, Any], directory: pathlib.Path):
         import wandb
@@ -36,9 +36,9 @@ class WeightsAndBiases:
         self._run = wandb.init(project="eve", name=name, config=config, dir=str(directory))
 
     def write(self, values: dict[str, float]) -> None:
-        """One point of each curve."""
+        """Logs one point of each metric, at step `values["env_steps"]`."""
         self._run.log(values, step=int(values["env_steps"]))
 
     def close(self) -> None:
-        """Uploads the rest."""
+        """Uploads the remaining data and finishes the run."""
         self._run.finish()

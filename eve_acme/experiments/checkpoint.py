@@ -1,6 +1,6 @@
-"""Checkpoints: folders of their own, with a link to the newest that is moved in one step.
+"""Checkpoints. An engine's checkpoint is a folder; an atomically replaced symlink names the newest.
 
-Those of a learner node are files, numbered by its rounds.
+A learner node's checkpoints are files, numbered by its rounds.
 """
 
 import os
@@ -20,13 +20,23 @@ LINK = "checkpoint"
 
 
 class CannotSave(Exception):
-    """The environment is of a kind that no checkpoint can hold."""
+    """The environment cannot be pickled, and hence not be saved in a checkpoint."""
 
 
 def write(directory: pathlib.Path, engine: Any, recorder: Recorder, belongs: str) -> pathlib.Path:
-    """Saves engine and recorder of the run `belongs`; a crash leaves the checkpoint before.
+    """Saves engine and recorder; after a crash, the previous checkpoint is still valid.
 
-    Raises CannotSave, after the agent alone was saved, if the environment cannot be pickled.
+    Args:
+      directory: the run's folder.
+      engine: the engine to save.
+      recorder: the recorder to save.
+      belongs: the plan's identity, which `read` checks.
+
+    Returns:
+      The folder of the new checkpoint.
+
+    Raises:
+      CannotSave: the environment cannot be pickled; the agent alone was saved.
     """
     folder = directory / "checkpoints" / f"{engine.env_steps:012d}-{time.time_ns()}"
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -58,33 +68,48 @@ def write(directory: pathlib.Path, engine: Any, recorder: Recorder, belongs: str
 
 
 def keep_batch(error: Diverged, directory: pathlib.Path, good: pathlib.Path | None) -> str:
-    """Keeps what made a loss diverge in a run's folder; gives what is to be said of it."""
+    """Moves the batches of a diverged loss to the run's folder.
+
+    Args:
+      error: names the file of the batches.
+      directory: the run's folder.
+      good: the last good checkpoint, if there is one.
+
+    Returns:
+      The error message.
+    """
     kept = shutil.move(error.path, directory / "diverged.npz")
     last = f"the last good checkpoint is {good}" if good else "no checkpoint was made yet"
     return f"{str(error).replace(error.path, str(kept))}; {last}"
 
 
 def save_agent(folder: pathlib.Path, config: Any, posterior: Any, environment: Any) -> None:
-    """Writes what `eve_acme.load` reads: the agent alone, without its replay."""
+    """Writes the agent without its replay, in the format of `eve_acme.load`."""
     spec, actions = environment.observation_spec(), environment.action_spec()
     saved.save(folder, config, posterior, spec, actions.num_values)
 
 
 def read(directory: pathlib.Path, engine: Any, belongs: str, field: str = "--resume") -> Recorder:
-    """Restores the engine, and gives the recorder back.
+    """Restores the engine from the newest checkpoint.
 
     Args:
-      directory: of the run.
-      engine: a new one, as the run's plan makes it.
+      directory: the run's folder.
+      engine: a new engine, made from the run's plan.
       belongs: the plan's identity.
-      field: what the user gave, for the message of the UsageError if files are damaged.
+      field: the command-line option that the error message names.
+
+    Returns:
+      The saved recorder.
+
+    Raises:
+      UsageError: the checkpoint is missing or damaged.
     """
     folder = directory / LINK
     try:
         check_folder(folder, belongs)
         engine.restore(folder)
         return pickle.loads((folder / "recorder.pkl").read_bytes())
-    except Exception as error:  # Whatever a damaged pickle may raise.
+    except Exception as error:  # A damaged pickle may raise anything.
         raise UsageError(
             f"{field}: got {str(directory)!r}, whose checkpoint cannot be read ({_said(error)}); "
             "allowed is the DIR of a run that was interrupted or has ended"
@@ -92,17 +117,22 @@ def read(directory: pathlib.Path, engine: Any, belongs: str, field: str = "--res
 
 
 def checkpoints(directory: pathlib.Path) -> list[pathlib.Path]:
-    """A learner's checkpoints, the oldest first."""
+    """Lists a learner node's checkpoints, oldest first."""
     return sorted(directory.glob("[0-9]*.pkl"))
 
 
 def read_file(path: pathlib.Path, belongs: str) -> Any:
-    """One checkpoint of a learner; raises Damaged."""
+    """Reads one checkpoint of a learner node; raises Damaged.
+
+    Args:
+      path: the checkpoint's file.
+      belongs: the plan's identity.
+    """
     return pickle.loads(read_sealed(path, belongs))
 
 
 def newest(directory: pathlib.Path, belongs: str) -> Any:
-    """The newest checkpoint of the run `belongs` that can be read; None if there is none."""
+    """Reads the newest undamaged checkpoint of the run `belongs`; None if there is none."""
     for path in reversed(checkpoints(directory)):
         try:
             return read_file(path, belongs)

@@ -1,4 +1,4 @@
-"""Which of JAX's devices a process computes on: `--learner-device`."""
+"""Selects the JAX device of a process: `--learner-device`."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from eve_acme.errors import UsageError
 
 
 def find(name: str) -> Any:
-    """The device of a name such as `gpu` or `cpu:1`; raises UsageError."""
+    """Returns the device with a name such as `gpu` or `cpu:1`; raises UsageError."""
     import jax
 
     platform, colon, index = name.partition(":")
@@ -26,26 +26,26 @@ def find(name: str) -> Any:
 
 
 def label(device: Any) -> str:
-    """The name by which `find` finds it."""
+    """Returns the name of a device, as `find` takes it."""
     return f"{device.platform}:{device.id}"
 
 
 def use(name: str) -> None:
-    """Lets this process compute on a device; raises UsageError."""
+    """Makes a device the default of this process; raises UsageError."""
     import jax
 
     jax.config.update("jax_default_device", find(name))
 
 
 def stay_on_cpu() -> None:
-    """Keeps this process off other devices, whose memory JAX would reserve for it."""
+    """Restricts this process to the CPU, so that JAX preallocates no memory of other devices."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
 
 
 def check_apart(name: str) -> None:
-    """`find` in another process, so that this one reserves nothing; raises UsageError."""
+    """Calls `find` in a subprocess, so that this process reserves no memory; raises UsageError."""
     code = "import sys; from eve_acme.experiments import devices; devices.find(sys.argv[1])"
     environ = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     path = os.pathsep.join(filter(None, sys.path))

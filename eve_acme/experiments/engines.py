@@ -1,4 +1,4 @@
-"""Makes the engine that a plan names, around bsuite's own logging."""
+"""Makes the engine of a plan; its environment is in bsuite's logging wrapper."""
 
 import argparse
 import dataclasses
@@ -16,7 +16,7 @@ from eve_acme.types import ReplayFull
 
 
 def make(plan: Plan) -> Loop:
-    """The engine; raises UsageError if network or replay do not fit the environment."""
+    """Makes the engine; raises UsageError if network or replay do not fit the environment."""
     task = tasks.parse(plan.task)
     raw = _logged(task, plan.seed)
     from eve_acme.core.networks import is_index, make_networks
@@ -32,7 +32,7 @@ def make(plan: Plan) -> Loop:
         return BaselineEngine(plan.agent, IndexAsOneHot(raw) if is_index(spec) else raw, plan.seed)
     environment = tasks.compact(task, raw)
     if task.encoding == "index" and task.is_deep_sea and plan.engine == "acme":
-        # Its replay is in Reverb, which is slow to ask: visits are counted on the way.
+        # Reading replay back from Reverb is slow: a wrapper counts the visits instead.
         environment = visits.Counted(environment)
     steps = plan.episodes * task.settings["size"] if task.is_deep_sea else 0
     if plan.config.subsample:
@@ -59,8 +59,8 @@ def make(plan: Plan) -> Loop:
 
 
 def check(plan: Plan, environment: Any) -> None:
-    """Raises InputError or ConfigError if the plan's network does not fit the environment, or the
-    memory of this machine."""
+    """Raises InputError or ConfigError if the plan's network does not fit the environment's specs,
+    or needs more memory than this machine has."""
     from eve_acme.core.networks import make_networks
 
     environment_spec = specs(environment)
@@ -71,14 +71,14 @@ def check(plan: Plan, environment: Any) -> None:
 
 
 def specs(environment: Any) -> Any:
-    """The specs that `make_networks` reads."""
+    """Returns the environment's specs as `make_networks` takes them."""
     return argparse.Namespace(
         actions=environment.action_spec(), observations=environment.observation_spec()
     )
 
 
 def parameter_counts(plan: Plan, environment: Any) -> dict[str, int]:
-    """Parameters of the network in both of its forms."""
+    """Returns the number of the network's parameters for each value of `first_layer`."""
     import jax
 
     from eve_acme.core.networks import make_networks, num_parameters
@@ -92,7 +92,7 @@ def parameter_counts(plan: Plan, environment: Any) -> dict[str, int]:
 
 
 def _logged(task: tasks.Task, seed: int) -> Any:
-    """bsuite's environment in bsuite's own logging wrapper, which keeps rows on its grid."""
+    """Wraps the task's environment in bsuite's `Logging`, which logs on its grid of episodes."""
     from bsuite.utils import wrappers
 
     logger = RowLogger()

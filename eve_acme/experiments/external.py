@@ -22,7 +22,7 @@ from eve_acme.environments.wrappers import StepLimit, Wrapper, with_discrete_act
 from eve_acme.errors import InputError, UsageError
 
 EPISODES = 1000
-"""How long such a run is unless --episodes says."""
+"""Default of --episodes for these environments."""
 
 KINDS = ("gymnasium", "gym")
 PACKAGES = {
@@ -33,14 +33,14 @@ PACKAGES = {
     "highway": ("highway_env", "highway-env"),
     "procgen_gym": ("procgen_gym", "procgen-gym"),
 }
-"""By how an ID begins: the module that registers it, and what to install."""
+"""From the first part of an ID to the module that registers it, and the package to install."""
 _LIMIT = ",max_episode_steps="
 _OWN = str(pathlib.Path(__file__).parents[1])
 
 
 class External(Wrapper):
-    """An environment with the few names that bsuite's logging reads; whatever it raises or gives
-    that is no step becomes an InputError with its place."""
+    """Adds the attributes that bsuite's logging reads; turns the environment's exceptions and
+    invalid timesteps into an InputError that names the call."""
 
     bsuite_num_episodes = 0
 
@@ -64,17 +64,17 @@ class External(Wrapper):
             return timestep
 
     def bsuite_info(self) -> dict[str, Any]:
-        """Nothing to add."""
+        """Returns no extra columns for bsuite's logging."""
         return {}
 
 
 @contextlib.contextmanager
 def guarded(what: str, allowed: str) -> Iterator[None]:
-    """Turns whatever somebody else's code raises, `exit` too, into an InputError of one line.
+    """Turns any exception of third-party code, `exit` included, into an InputError of one line.
 
     Args:
-      what: the name of what is called.
-      allowed: what it should have given.
+      what: name of the call, which begins the message.
+      allowed: description of a valid result.
     """
     try:
         yield
@@ -84,7 +84,7 @@ def guarded(what: str, allowed: str) -> Iterator[None]:
         raise InputError(text if known else f"{what}: {text}", error.details) from None
     except UsageError:
         raise
-    except (Exception, SystemExit) as error:  # Whatever somebody else's code may raise.
+    except (Exception, SystemExit) as error:  # Third-party code may raise anything.
         raise InputError(
             f"{what}: got {type(error).__name__}: {error} (at {_place(error)}), allowed is "
             f"{allowed}",
@@ -93,9 +93,9 @@ def guarded(what: str, allowed: str) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """File and line where an error was raised, of frames outside this package if there are any."""
+    """Returns file and line of the innermost frame, preferring frames outside this package."""
     frames = traceback.extract_tb(error.__traceback__)
-    # The second is where `exit` is, which later Pythons have frozen.
+    # The second entry defines `exit`; later versions of Python freeze that module.
     skipped = (_OWN, _sitebuiltins.__file__, "<frozen ")
     others = [frame for frame in frames if not frame.filename.startswith(skipped)]
     frame = (others or frames)[-1]
@@ -103,14 +103,14 @@ def _place(error: BaseException) -> str:
 
 
 def is_external(name: str) -> bool:
-    """Whether a task's name has the form of an environment from outside."""
+    """Whether a task's name has the form of an environment from outside bsuite."""
     kind, separator, rest = name.partition(_LIMIT)[0].partition(":")
     dotted = "." in kind and all(part.isidentifier() for part in kind.split("."))
     return bool(separator and rest) and (kind in KINDS or dotted or rest.isidentifier())
 
 
 def with_limit(name: str, steps: int) -> str:
-    """The name of the same environment with episodes of at most so many steps."""
+    """Returns the name of the same environment with episodes of at most `steps` steps."""
     return f"{name.partition(_LIMIT)[0]}{_LIMIT}{steps}"
 
 
@@ -124,17 +124,20 @@ def _limit_of(name: str) -> int | None:
 
 
 def load(name: str, seed: int, **make: Any) -> dm_env.Environment:
-    """The environment that `name` stands for; raises UsageError.
+    """Makes the environment with a given name.
 
     Args:
-      name: as on the command line.
-      seed: of its first reset.
-      **make: for a registry's `make`, such as `render_mode`.
+      name: the task, as on the command line.
+      seed: seed of the first reset.
+      **make: arguments of the registry's `make`, such as `render_mode`.
+
+    Raises:
+      UsageError: the environment cannot be made, or its specs are not supported.
     """
     limit = _limit_of(name)
     kind, _, rest = name.partition(_LIMIT)[0].partition(":")
     if kind in KINDS and limit is not None:
-        make["max_episode_steps"] = limit  # In the place of the registry's own.
+        make["max_episode_steps"] = limit  # Replaces the registry's own limit.
     try:
         with guarded(f"env: {name!r} cannot be used", "an environment of dm_env or Gymnasium"):
             if kind in KINDS:
@@ -191,7 +194,7 @@ def _from_registry(package: str, name: str, **make: Any) -> Any:
 
 def _from_function(module: str, name: str, seed: int) -> Any:
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # So that a file of one's own is found by its name.
+        sys.path.append(os.getcwd())  # Makes modules of the current folder importable.
     function = getattr(importlib.import_module(module), name)
     takes_seed = "seed" in inspect.signature(function).parameters
     return function(seed=seed) if takes_seed else function()

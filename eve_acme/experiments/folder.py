@@ -1,4 +1,4 @@
-"""A run's folder, held against a second run in it."""
+"""A lock on a run's folder, which keeps out a second run."""
 
 import fcntl
 import os
@@ -9,7 +9,7 @@ from eve_acme.errors import UsageError
 
 
 class locked:
-    """Holds a folder against a second run in it."""
+    """Context manager that locks a run's folder; raises UsageError if another run holds it."""
 
     def __init__(self, directory: pathlib.Path):
         self._directory = directory

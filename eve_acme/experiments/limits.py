@@ -1,4 +1,4 @@
-"""Bounds on memory and time: of what a config needs, and of code that is tried before a run."""
+"""Bounds on memory and time: the memory that a config needs, and trials of third-party code."""
 
 import contextlib
 import itertools
@@ -18,17 +18,17 @@ from eve_acme.core.images import is_image
 from eve_acme.errors import InputError
 
 COPIES = 6
-"""Of each parameter: online, target, Adam's two moments, the Fisher, and one in flight."""
+"""Copies of each parameter: online, target, Adam's two moments, the Fisher, one in flight."""
 TRIAL_SECONDS = 60.0
 TRIAL_BYTES = 4 * 2**30
 
 
 class TooLong(Exception):
-    """Code that was tried took longer than it may."""
+    """A trial exceeded its time limit."""
 
 
 def memory() -> int:
-    """Bytes that this machine, or the container, has in all."""
+    """Returns the total memory in bytes of the machine, or of the container if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):  # No such file, or 'max'.
         total = min(total, int(pathlib.Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -36,12 +36,12 @@ def memory() -> int:
 
 
 def check_memory(config: EVEConfig, observation_spec: Any, num_actions: int) -> None:
-    """Raises InputError if learner and minibatches cannot be in memory, replay left aside.
+    """Raises InputError if learner and minibatches, without the replay, exceed the memory.
 
     Args:
       config: hidden layers and sizes of minibatches.
       observation_spec: a tree of specs.
-      num_actions: of the environment.
+      num_actions: number of the environment's actions.
     """
     leaves = jax.tree_util.tree_leaves(observation_spec)
     size = sum(int(np.prod([int(x) for x in leaf.shape], dtype=object)) for leaf in leaves)
@@ -65,9 +65,9 @@ def check_memory(config: EVEConfig, observation_spec: Any, num_actions: int) -> 
 
 @contextlib.contextmanager
 def trial() -> Iterator[None]:
-    """Runs a block within bounds: raises TooLong, and lets large allocations raise MemoryError.
+    """Runs a block within bounds: raises TooLong, and makes large allocations raise MemoryError.
 
-    Time is bounded in the main thread alone, which is where signals arrive.
+    Time is bounded in the main thread only, since the limit uses a signal.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(pathlib.Path("/proc/self/statm").read_text().split()[0])

@@ -1,5 +1,5 @@
-"""Numbers as people write them. Python's `int` and `float` also take `1_0`, ` 1`, `nan` and the
-digits of other scripts, which are slips of the keyboard more often than they are meant."""
+"""Strict parsers of numbers. Python's `int` and `float` also accept `1_0`, ` 1`, `nan` and the
+digits of other scripts, which are usually typing errors."""
 
 import re
 
@@ -9,14 +9,14 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 
 def whole(text: str) -> int:
-    """The whole number that a text is in ASCII digits; raises ValueError."""
+    """Parses a whole number in ASCII digits; raises ValueError."""
     if not _WHOLE.fullmatch(text) or len(text.lstrip("+-0")) > MOST_DIGITS:
         raise ValueError(f"got {text!r}, allowed is a whole number of up to {MOST_DIGITS} digits")
     return int(text)
 
 
 def number(text: str) -> float:
-    """The finite number that a text is in ASCII digits; raises ValueError."""
+    """Parses a finite number in ASCII digits; raises ValueError."""
     if not _NUMBER.fullmatch(text) or abs(float(text)) == float("inf"):
         raise ValueError(f"got {text!r}, allowed is a finite number such as 0.5 or 1e-3")
     return float(text)

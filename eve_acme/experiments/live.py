@@ -46,7 +46,7 @@ class LiveFiles:
         write_atomically(self._directory / FILE, text.getvalue().encode())
 
     def _kept(self) -> list[dict[str, str]]:
-        """The rows of a resumed run, up to the episode of its checkpoint."""
+        """Returns the rows of a resumed run, up to the episode of its checkpoint."""
         try:
             with open(self._directory / FILE, newline="") as file:
                 rows = [row for row in csv.DictReader(file) if None not in row.values()]

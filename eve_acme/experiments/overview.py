@@ -1,4 +1,4 @@
-"""The overview of a table: a row for each agent and task, with its seeds in order."""
+"""Overview of a table: one row for each agent and task, with the values of its seeds in order."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ HEADER = (
 
 
 def rows(frame: pd.DataFrame) -> list[list[str]]:
-    """The cells of all rows, as `HEADER` names them."""
+    """Returns the cells of all rows; `HEADER` names the columns."""
     ends = table.ends(frame)
     groups = dict(list(ends.groupby(["agent", "setting", "task"])))
     everything = dict(list(frame.groupby(list(table.RUN))))
@@ -31,7 +31,7 @@ def rows(frame: pd.DataFrame) -> list[list[str]]:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """The same as a Markdown table."""
+    """Returns the overview as a Markdown table."""
     lines = [HEADER, ["---"] * len(HEADER), *rows(frame)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -58,7 +58,7 @@ def _cells(
 
 
 def _values(values: pd.Series, form: str, absent: str = "") -> str:
-    """The values of all seeds; without a sign for absent ones, nothing unless all are there."""
+    """Joins the values of all seeds. NaN becomes `absent`; if that is empty, so is the cell."""
     if not absent and values.isna().any():
         return ""
     return " ".join(absent if pd.isna(value) else form.format(value) for value in values)

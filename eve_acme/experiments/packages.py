@@ -1,4 +1,4 @@
-"""Packages that a plain install leaves out: one line that says how to get what is missing."""
+"""Optional packages: raises an error of one line that says how to install a missing one."""
 
 import importlib.util
 
@@ -15,10 +15,10 @@ _INSTALL = {
 
 
 def require(option: str, *packages: str) -> None:
-    """Raises UsageError unless the packages that an option or a command needs are there.
+    """Raises UsageError unless all packages of an option or a command are installed.
 
     Args:
-      option: what needs them, as the user types it.
+      option: the option or command, as the user types it.
       *packages: modules to look for; none is imported.
     """
     for package in packages:
@@ -29,7 +29,7 @@ def require(option: str, *packages: str) -> None:
 def _is_there(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ImportError:  # Not to be had.
+    except ImportError:  # A parent package is missing.
         return False
-    except ValueError:  # Loaded from nowhere, as a stand-in.
+    except ValueError:  # A loaded module without a spec, such as a stub.
         return True

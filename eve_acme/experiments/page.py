@@ -1,4 +1,4 @@
-"""A self-contained HTML page in the house style: no request leaves it, it opens offline."""
+"""A self-contained HTML page in the house style, which makes no requests and opens offline."""
 
 import html
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 class Section(NamedTuple):
-    """A part of a page: its heading, and HTML. `wide` ones have a row of their own."""
+    """A part of a page: heading and HTML. A `wide` section fills a row of the page."""
 
     title: str
     body: str
@@ -19,12 +19,12 @@ class Section(NamedTuple):
 
 
 def page(title: str, lead: str, sections: Sequence[Section], refresh: int | None = None) -> str:
-    """A page as text.
+    """Returns the HTML text of a page.
 
     Args:
-      title: of the page, as plain text.
+      title: title of the page, as plain text.
       lead: a sentence below the title, as plain text.
-      sections: in their order.
+      sections: sections of the page, in order.
       refresh: interval in seconds at which browsers reload the page; None: never.
     """
     again = "" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n'
@@ -56,7 +56,7 @@ def page(title: str, lead: str, sections: Sequence[Section], refresh: int | None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """An HTML table of plain texts; wide ones scroll by themselves."""
+    """Returns an HTML table of plain texts; a wide table scrolls horizontally."""
     head = "".join(f"<th>{html.escape(str(cell))}</th>" for cell in header)
     body = "\n".join(
         "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
@@ -69,12 +69,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def figure(drawn: Any, label: str) -> str:
-    """A Matplotlib figure as part of a page."""
+    """Returns a Matplotlib figure as HTML."""
     return f'<div class="scroll">{style.inline(drawn, label)}</div>'
 
 
 def preformatted(text: str) -> str:
-    """A plain text with its line breaks."""
+    """Returns plain text as HTML that keeps its line breaks."""
     return f"<pre>{html.escape(text)}</pre>"
 
 
@@ -110,7 +110,7 @@ pre {{ overflow-x: auto; padding: .8rem; border: 1px solid {grid}; border-radius
 """
 
 
-# Shows an element's title at once, and on a touch; the browser's own comes late, if at all.
+# Shows an element's title at once, also on touch screens; browsers show it late or never.
 _SCRIPT = """
 const tip = document.getElementById("tip");
 for (const title of document.querySelectorAll("svg g > title")) {

@@ -1,4 +1,4 @@
-"""What a run is to do: all that decides it, and the folder that it may write to."""
+"""The plan of a run: all settings that determine it; and the choice of its folder."""
 
 import dataclasses
 import os
@@ -17,12 +17,12 @@ from eve_acme.files import read_sealed_json
 PACKAGES = ("jax", "jaxlib", "dm-haiku", "optax", "numpy", "bsuite", "dm-acme", "dm-reverb")
 FREE_MEGABYTES = 200
 MAY_CHANGE = ("episodes", "stop_when_solved", "replay_megabytes")
-"""What may be given anew when a run is resumed."""
+"""Fields that a resumed run may change."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All that decides a run; what config.json holds."""
+    """All settings that determine a run; config.json stores them."""
 
     task: str
     agent: str
@@ -35,23 +35,28 @@ class Plan:
 
     @property
     def identity(self) -> str:
-        """Names the run in the files that belong to it: all that a resume may not change."""
+        """Identifies the run in its files, by all settings that a resume may not change."""
         config = dataclasses.asdict(self.config)
         fixed = sorted((k, v) for k, v in config.items() if k not in MAY_CHANGE)
         checksum = zlib.crc32(repr(fixed).encode())
         return f"{self.task} {self.agent} {self.engine} seed {self.seed} config {checksum:08x}"
 
     def describe(self) -> dict[str, Any]:
-        """As JSON, with the versions of everything that matters."""
+        """Returns the plan and the versions of relevant packages, as JSON values."""
         return {**dataclasses.asdict(self), "versions": versions()}
 
 
 _KINDS: dict[str, type] = dict(seed=int, episodes=int, stop_when_solved=bool, config=dict)
-"""Types of a plan's fields as JSON has them; all others are text."""
+"""JSON types of a plan's fields; all other fields are strings."""
 
 
 def from_directory(directory: pathlib.Path, field: str = "--resume") -> Plan:
-    """The plan that a folder's config.json holds; raises UsageError about `field`."""
+    """Reads the plan from a folder's config.json; raises UsageError that names `field`.
+
+    Args:
+      directory: a run's folder.
+      field: the command-line option that the error message names.
+    """
     try:
         return from_saved(read_sealed_json(directory / "config.json"))
     except (OSError, KeyError, TypeError, ValueError) as error:
@@ -61,7 +66,7 @@ def from_directory(directory: pathlib.Path, field: str = "--resume") -> Plan:
 
 
 def from_saved(saved: dict[str, Any]) -> Plan:
-    """The plan that a config.json's content describes."""
+    """Returns the plan from the content of a config.json."""
     values = {field.name: saved[field.name] for field in dataclasses.fields(Plan)}
     for name, value in values.items():
         kind = _KINDS.get(name, str)
@@ -71,7 +76,13 @@ def from_saved(saved: dict[str, Any]) -> Plan:
 
 
 def refuse_changes(given: dict[str, Any], have: dict[str, Any], where: str) -> None:
-    """Raises UsageError with every field that is given otherwise than a run's folder has it."""
+    """Raises UsageError if given fields differ from those of a run; lists all of them.
+
+    Args:
+      given: values of the fields that the user set.
+      have: values of all fields of the run.
+      where: the run's place, which ends the message.
+    """
     changed = [
         f"{name}: got {value!r}, allowed is {have[name]!r}"
         for name, value in given.items()
@@ -82,14 +93,19 @@ def refuse_changes(given: dict[str, Any], have: dict[str, Any], where: str) -> N
 
 
 def folder_name(task: str) -> str:
-    """A task's name as part of a path."""
+    """Returns a task's name in a form that fits into a path."""
     return task.replace("/", "-").replace(":", "-").replace("=", "").replace(",", "-")
 
 
 def new_directory(out: str | None, default: str) -> pathlib.Path:
-    """Where a new run goes: checked, not made yet; raises UsageError.
+    """Chooses the folder of a new run, and checks that it can be made; does not make it.
 
-    Without `out` it is `default`, or that with the first number that is free.
+    Args:
+      out: the folder, which must be new or empty; None takes `default`.
+      default: the folder without `out`; a number is appended if it exists.
+
+    Raises:
+      UsageError: the folder cannot be used, or its disk is almost full.
     """
     try:
         if out is not None:
@@ -123,7 +139,13 @@ def new_directory(out: str | None, default: str) -> pathlib.Path:
 
 
 def cannot_write(directory: pathlib.Path, error: OSError, how: str) -> UsageError:
-    """What to say of a folder that cannot be written: also, if the disk is full, `how` to go on."""
+    """Returns the UsageError for a failed write.
+
+    Args:
+      directory: the folder that could not be written.
+      error: the failure.
+      how: the command that resumes the run, for the message if the disk is full.
+    """
     if not files.is_disk_full(error):
         return UsageError(
             f"--out: got {str(directory)!r}, allowed is a folder that can be written ({error})"
@@ -132,7 +154,7 @@ def cannot_write(directory: pathlib.Path, error: OSError, how: str) -> UsageErro
 
 
 def versions() -> dict[str, str | None]:
-    """Of everything that a result may depend on."""
+    """Returns the versions of all packages that may affect a result."""
     own = {"python": platform.python_version(), "eve-acme": _version("eve-acme")}
     return own | {package: _version(package) for package in PACKAGES}
 

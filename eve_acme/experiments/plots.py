@@ -1,4 +1,4 @@
-"""The learning curve as a picture."""
+"""Plots the learning curve."""
 
 import io
 import pathlib
@@ -10,7 +10,7 @@ from eve_acme.files import write_atomically
 
 
 def write_curve(path: pathlib.Path, recorder: Recorder, title: str) -> None:
-    """Returns by episode and, for Deep Sea, the share of bad episodes with both thresholds."""
+    """Plots episode returns and, for Deep Sea, the share of bad episodes with both thresholds."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -52,7 +52,12 @@ def write_curve(path: pathlib.Path, recorder: Recorder, title: str) -> None:
 
 
 def running_mean(returns: np.ndarray, window: int = LAST) -> np.ndarray:
-    """`[episodes]`, the mean of the last `window` of them at each episode; of fewer at first."""
+    """Returns `[episodes]`, the mean of the last `window` returns (at first, of fewer).
+
+    Args:
+      returns: `[episodes]`.
+      window: number of episodes to average.
+    """
     sums = np.concatenate([[0.0], np.cumsum(returns)])
     ends = np.arange(1, len(returns) + 1)
     starts = np.maximum(0, ends - window)
@@ -60,10 +65,14 @@ def running_mean(returns: np.ndarray, window: int = LAST) -> np.ndarray:
 
 
 def limits(returns: np.ndarray, smooth: np.ndarray) -> tuple[float, float]:
-    """The span of the return axis: that of all returns, without outliers that would flatten it.
+    """Returns the limits of the return axis: the range of the returns, without far outliers.
 
-    Left out are the most extreme one per cent at each end, one at least, if the span of the others
-    is less than a quarter of all. The second half of the running mean is always in it.
+    Excludes the most extreme one per cent at each end (at least one return), if the range of the
+    others is less than a quarter of the whole. Always includes the second half of the running mean.
+
+    Args:
+      returns: `[episodes]`.
+      smooth: `[episodes]`, their running mean.
     """
     ordered = np.sort(returns)
     low, high = ordered[0], ordered[-1]

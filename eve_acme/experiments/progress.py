@@ -1,4 +1,4 @@
-"""Progress while a run works: a bar in a terminal, a line now and then elsewhere."""
+"""Progress of a run: a bar in a terminal, otherwise a line at intervals."""
 
 import sys
 import time
@@ -25,7 +25,7 @@ class Progress:
         self._next_step = 0.0
         self._ended = sum(recorder.lengths)  # Steps at the end of the last episode.
         self._bar: Any = None
-        self.unread = False  # Whether a line has found no reader.
+        self.unread = False  # Whether stderr is a closed pipe.
 
     def __enter__(self) -> "Progress":
         if not self._quiet and sys.stderr.isatty():
@@ -58,7 +58,12 @@ class Progress:
             self._bar.stop()
 
     def step(self, env_steps: int, now: float) -> None:
-        """Call at each step within an episode: shows now and then how long it is."""
+        """Shows at intervals the step within the episode; call it at each step.
+
+        Args:
+          env_steps: steps of the run so far.
+          now: seconds of `time.monotonic`.
+        """
         if self._quiet or now < self._next_step:
             return
         self._next_step = now + BAR_SECONDS
@@ -72,7 +77,7 @@ class Progress:
             self.unread = not output.say(f"episode {number}/{self._total}  {text}")
 
     def update(self, env_steps: int) -> None:
-        """Call at the end of each episode."""
+        """Shows the finished episode; call it at the end of each."""
         now = time.monotonic()
         self._ended = env_steps
         if self._steps is None:  # The first episode compiles; the rate counts from its end.
@@ -94,7 +99,7 @@ class Progress:
             self.unread = not output.say(f"episode {done}/{self._total}  {text}{left}")
 
     def describe(self, env_steps: int, now: float) -> str:
-        """Return, bad episodes, solved or not, and speed, in a line."""
+        """Returns a line with return, share of bad episodes, when it was solved, and speed."""
         recorder = self._recorder
         parts = [f"return {recorder.recent_return:.2f}"] if recorder.returns else []
         if recorder.bad:

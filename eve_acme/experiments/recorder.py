@@ -1,4 +1,4 @@
-"""What a run was: its episodes, bsuite's columns, the summary. All files are written atomically."""
+"""Records a run: its episodes, bsuite's columns and the summary. Writes all files atomically."""
 
 import csv
 import io
@@ -16,8 +16,8 @@ LAST = 100
 """Episodes over which a recent return is averaged."""
 
 LEAST_EPISODES = 100
-"""Before so many episodes a share of good ones is luck: on small or stochastic grids a random agent
-crosses the thresholds in its first few."""
+"""Episodes before which a run does not count as solved: on small or stochastic grids, a random
+agent crosses the thresholds by chance within its first few episodes."""
 
 THRESHOLDS = {"solved_episode_20": 0.8, "solved_episode_10": 0.9}
 """Deep Sea is solved at the first episode, from the hundredth on, whose share of bad episodes so
@@ -36,7 +36,7 @@ class RowLogger:
 
 
 class Recorder:
-    """Watches a raw bsuite environment through its own counters, one call an episode."""
+    """Records episodes, using the counters of the raw bsuite environment."""
 
     def __init__(self, task: Task):
         self.task = task
@@ -49,7 +49,13 @@ class Recorder:
         self._treasure_total = 0.0
 
     def episode(self, length: int, total: float, environment: dm_env.Environment) -> None:
-        """Takes note of a finished episode."""
+        """Records a finished episode, reading Deep Sea's counters from the environment.
+
+        Args:
+          length: its steps.
+          total: its return.
+          environment: the environment, with `bsuite_info` of Deep Sea's counters.
+        """
         info = environment.bsuite_info()
         bad, treasure = 0, False
         if self.task.is_deep_sea:
@@ -59,7 +65,14 @@ class Recorder:
         self.count(length, total, bad, treasure)
 
     def count(self, length: int, total: float, bad: int, treasure: bool) -> None:
-        """Takes note of a finished episode, given what Deep Sea says of it."""
+        """Records a finished episode.
+
+        Args:
+          length: its steps.
+          total: its return.
+          bad: 1 if Deep Sea counts it as bad, else 0.
+          treasure: whether the agent reached Deep Sea's treasure.
+        """
         self.returns.append(total)
         self.lengths.append(length)
         if not self.task.is_deep_sea:
@@ -80,7 +93,7 @@ class Recorder:
         return float(np.mean(self.returns[-LAST:])) if self.returns else float("nan")
 
     def summary(self) -> dict[str, Any]:
-        """The part of summary.json that the episodes decide."""
+        """Returns the fields of summary.json that follow from the episodes."""
         deep_sea = self.task.is_deep_sea and bool(self.bad)
         episodes = len(self.returns)
         return dict(
@@ -92,7 +105,7 @@ class Recorder:
         )
 
     def final_row(self, environment: dm_env.Environment) -> dict[str, Any]:
-        """The run's last episode in bsuite's columns, wherever it lies on the grid."""
+        """Returns the last episode in bsuite's columns, also if it is not on bsuite's grid."""
         return dict(
             steps=sum(self.lengths),
             episode=len(self.returns),
@@ -103,7 +116,7 @@ class Recorder:
         )
 
     def write_results(self, directory: pathlib.Path, environment: Any) -> None:
-        """Writes results.csv, and links it under the name by which bsuite's loader finds it."""
+        """Writes results.csv, and a symlink with the name that bsuite's loader expects."""
         if not self.returns:
             return
         self.write_episodes(directory)
@@ -123,7 +136,7 @@ class Recorder:
                 link.symlink_to("results.csv")
 
     def write_episodes(self, directory: pathlib.Path) -> None:
-        """Writes episodes.csv: every episode, with Deep Sea's bad ones as 1."""
+        """Writes episodes.csv; its column `bad` is 1 for bad episodes of Deep Sea."""
         text = io.StringIO()
         writer = csv.writer(text)
         bad = list(np.diff(self.bad, prepend=0)) if self.bad else [""] * len(self.returns)
@@ -134,5 +147,5 @@ class Recorder:
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-    """Writes JSON in a form that people can read; refuses what is not JSON."""
+    """Writes indented JSON; raises ValueError for NaN and infinity."""
     write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())

@@ -1,4 +1,4 @@
-"""Pictures of an environment's states: Gymnasium's own, text as a picture, or a grid."""
+"""Renders an environment's states: Gymnasium's frames, text as an image, or a grid."""
 
 import io
 import pathlib
@@ -15,15 +15,15 @@ from eve_acme.files import write_atomically
 
 MOST_FRAMES = 1000
 SECONDS = 0.1
-"""How long a GIF shows a state."""
+"""Duration of a frame of a GIF."""
 SIDE = 320
-"""Pixels of the longer side to which a grid is enlarged."""
+"""Longer side, in pixels, of an enlarged grid."""
 VIDEO, SCREEN = ("rgb_array", "ansi"), ("human", "ansi")
 _ESCAPE = re.compile(r"\x1b\[([0-9;]*)m")
 
 
 class Watched(Wrapper):
-    """Passes every state on to `show`, as a picture, a text, or a grid of numbers."""
+    """Passes every state to `show`, as an image, a text, or a grid of numbers."""
 
     def __init__(self, environment: dm_env.Environment, mode: str, show: Any):
         super().__init__(environment)
@@ -38,22 +38,22 @@ class Watched(Wrapper):
     def _seen(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         if self._mode == "grid":
             self._show(np.asarray(timestep.observation))
-        elif self._mode != "human":  # A window is drawn by the environment itself.
+        elif self._mode != "human":  # Here the environment draws its own window.
             self._show(self._environment.render())
         return timestep
 
 
 def load(task: tasks.Task, seed: int, wanted: tuple[str, ...], show: Any) -> dm_env.Environment:
-    """The task's environment, every state of which is passed to `show`.
+    """Loads a task's environment in a wrapper that passes every state to `show`.
 
     Args:
-      task: what to load.
-      seed: of the environment.
-      wanted: Gymnasium's render modes, the best first.
+      task: the task to load.
+      seed: seed of the environment.
+      wanted: Gymnasium's render modes, in order of preference.
       show: takes a frame: `[height, width, 3]` uint8, a text, or a matrix of numbers.
 
     Raises:
-      UsageError: if the environment cannot be drawn, with the reason.
+      UsageError: the environment cannot be rendered; the message has the reason.
     """
     plain = tasks.load(task, seed)
     mode = getattr(plain, "render_mode", None)
@@ -67,7 +67,7 @@ def load(task: tasks.Task, seed: int, wanted: tuple[str, ...], show: Any) -> dm_
             drawn.reset()
             drawn.render()
             return Watched(external.load(task.name, seed, render_mode=mode), mode, show)
-        except Exception as error:  # Whatever somebody else's code may raise.
+        except Exception as error:  # Third-party code may raise anything.
             why = " ".join(str(error).split())
     shape = getattr(plain.observation_spec(), "shape", ())
     if len(shape) == 2 and min(shape) > 1:
@@ -76,14 +76,14 @@ def load(task: tasks.Task, seed: int, wanted: tuple[str, ...], show: Any) -> dm_
 
 
 def as_text(frame: Any) -> str:
-    """A frame for the terminal."""
+    """Returns a frame as text for the terminal."""
     if isinstance(frame, str):
         return frame
     return "\n".join("".join("#" if entry else "." for entry in row) for row in frame) + "\n"
 
 
 def write_gif(path: pathlib.Path, frames: list[Any]) -> None:
-    """Writes frames as a GIF that repeats."""
+    """Writes frames as a GIF that loops."""
     from PIL import Image
 
     images = [_as_image(frame) for frame in frames]
@@ -112,7 +112,7 @@ def _as_image(frame: Any) -> Any:
 
 
 def _text_image(text: str) -> Any:
-    """Text in a fixed font; whatever the terminal would colour is red."""
+    """Renders text in a monospaced font; text with any colour of the terminal becomes red."""
     from matplotlib import font_manager
     from PIL import Image, ImageDraw, ImageFont
 
@@ -124,7 +124,7 @@ def _text_image(text: str) -> Any:
     draw = ImageDraw.Draw(image)
     row = column = 0
     for i, part in enumerate(_ESCAPE.split(text)):
-        if i % 2:  # The code itself: zero ends what another began.
+        if i % 2:  # An escape code; code 0 resets the colour.
             colour = "black" if part.strip("0;") == "" else "red"
             continue
         colour = "black" if i == 0 else colour

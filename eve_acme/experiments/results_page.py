@@ -1,4 +1,4 @@
-"""The report on results: all figures that they allow, scores, runs, and how they were made."""
+"""The report on results: all figures that the data allow, scores, runs, and the notes on them."""
 
 import dataclasses
 import pathlib
@@ -30,7 +30,7 @@ MOST_CURVES = 6
 
 
 def report(frame: pd.DataFrame, folders: tuple[pathlib.Path, ...]) -> str:
-    """The HTML page of a table.
+    """Returns the HTML page of a table.
 
     Args:
       frame: the table.
@@ -54,7 +54,7 @@ def report(frame: pd.DataFrame, folders: tuple[pathlib.Path, ...]) -> str:
 
 
 def _figures(request: Request) -> Iterator[page.Section]:
-    """All figures that the data allow."""
+    """Yields all figures that the data allow."""
     for name in FIGURES:
         for one in _requests(name, request):
             try:
@@ -67,7 +67,7 @@ def _figures(request: Request) -> Iterator[page.Section]:
 
 
 def _requests(name: str, request: Request) -> list[Request]:
-    """The requests of one figure; some figures are drawn once for each of several tasks."""
+    """Returns the requests of one figure; some figures are drawn once for each of several tasks."""
     frame = request.frame
     if name == "sensitivity":
         found = settings.sensitivity_tasks(frame)

@@ -1,4 +1,4 @@
-"""The page of one run: curve, loss and q, posterior spread if it was probed, and its config."""
+"""The page of one run: learning curve, loss and q, config, and, after `eve probe`, the spread."""
 
 import json
 import pathlib
@@ -33,14 +33,14 @@ RESULTS = (
 
 
 def write(directory: pathlib.Path) -> pathlib.Path:
-    """Writes a run's page into its folder; gives its path."""
+    """Writes a run's page to its folder; returns its path."""
     path = directory / FILE
     write_atomically(path, build(directory).encode())
     return path
 
 
 def build(directory: pathlib.Path, refresh: int | None = None) -> str:
-    """The page, from the files that a run has written so far; raises UsageError.
+    """Returns the page, from the files that a run has written so far; raises UsageError.
 
     Args:
       directory: the folder of an `eve run` or `eve launch`, which may be running.
@@ -131,7 +131,7 @@ def _metrics(metrics: pd.DataFrame) -> Iterator[page.Section]:
 
 
 def _spread(directory: pathlib.Path) -> Iterator[page.Section]:
-    """The spread, if `eve probe DIR` has measured it."""
+    """Yields the spread, if `eve probe DIR` has measured it."""
     if (directory / "probe").is_dir():
         try:
             figure = draw("spread", Request(table.empty(), folders=(directory / "probe",)))
@@ -141,7 +141,7 @@ def _spread(directory: pathlib.Path) -> Iterator[page.Section]:
 
 
 def _read(path: pathlib.Path, required: tuple[str, ...]) -> pd.DataFrame:
-    """The complete rows of a CSV file of numbers to which another process may be appending."""
+    """Reads the complete rows of a CSV file of numbers; another process may be appending to it."""
     try:
         frame = pd.read_csv(path, on_bad_lines="skip").apply(pd.to_numeric, errors="coerce")
         return frame.dropna(subset=list(required))
@@ -150,7 +150,7 @@ def _read(path: pathlib.Path, required: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _summary(directory: pathlib.Path) -> dict[str, Any] | None:
-    """The summary of a run that has ended; None while it is running."""
+    """Reads the summary of a run that has ended; None while it is running."""
     path = directory / "summary.json"
     try:
         return read_sealed_json(path) if path.exists() else None

@@ -17,15 +17,15 @@ import numpy as np
 import pandas as pd
 
 THRESHOLDS = {"20 %": 0.8, "10 %": 0.9}
-"""The share of bad episodes below which Deep Sea is solved, by that of good ones: the paper's, and
-bsuite's own since October 2022. bsuite's stochastic Deep Sea keeps 20 %."""
+"""From the share of good episodes that solves Deep Sea to the equivalent bound on bad ones: the
+paper's threshold, and bsuite's own since October 2022. bsuite's stochastic Deep Sea keeps 20 %."""
 TAGS = ("basic", "noise", "scale", "exploration", "credit_assignment", "memory", "generalization")
 RESAMPLES = 2000
 FORGIVENESS = 100  # Episodes beyond 2^size, as in bsuite's `deep_sea.analysis.score`.
 
 
 class Estimate(NamedTuple):
-    """A number with its 95 % interval; NaN where one seed allows for none."""
+    """A number with its 95 % interval; the bounds are NaN if there is only one seed."""
 
     value: float
     low: float
@@ -33,7 +33,7 @@ class Estimate(NamedTuple):
 
 
 def by_seed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The score of every experiment for each agent, setting and seed, at both thresholds.
+    """Scores every experiment for each agent, setting and seed, at both thresholds.
 
     Counts finished runs of tasks that are named by their bsuite id.
 
@@ -41,9 +41,9 @@ def by_seed(frame: pd.DataFrame) -> pd.DataFrame:
       frame: a table.
 
     Returns:
-      columns agent, setting, seed, threshold, experiment, score, tags (a tuple), ids (how many of
-      the experiment's were scored), all_ids, complete (whether all ids are there, each with all
-      of bsuite's episodes or solved).
+      columns agent, setting, seed, threshold, experiment, score, tags (a tuple), ids (number of the
+      experiment's ids that were scored), all_ids (number of its ids), complete (whether every id
+      was scored, and each run has all of bsuite's episodes or is solved).
     """
     from bsuite import sweep
 
@@ -85,7 +85,7 @@ def _experiments(runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def bsuite_frame(runs: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a table as bsuite's loader gives them: with its id, experiment and settings."""
+    """Converts a table to the format of bsuite's loader: adds id, experiment and settings."""
     from bsuite import sweep
 
     runs = runs.rename(columns=dict(seed="run_seed"))  # bsuite's own `seed` is a setting.
@@ -95,7 +95,12 @@ def bsuite_frame(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def deep_sea_score(frame: pd.DataFrame, threshold: float) -> float:
-    """bsuite's `deep_sea.analysis.score`, whose own threshold is 0.9, at another one."""
+    """Computes bsuite's `deep_sea.analysis.score`, which uses 0.9, with another threshold.
+
+    Args:
+      frame: the result of `bsuite_frame`.
+      threshold: share of bad episodes below which a run is solved.
+    """
     from bsuite.experiments.deep_sea import analysis
 
     found = analysis.find_solution(frame, thresh=threshold)
@@ -103,7 +108,7 @@ def deep_sea_score(frame: pd.DataFrame, threshold: float) -> float:
 
 
 def of_run(frame: pd.DataFrame) -> float | None:
-    """bsuite's score of one run, by its analysis as shipped.
+    """Returns bsuite's score of one run, from its unmodified analysis.
 
     Returns:
       the score; None if the task is not one of bsuite's ids, or the run is not finished.
@@ -118,18 +123,18 @@ def of_run(frame: pd.DataFrame) -> float | None:
 
 
 def interquartile_mean(scores: np.ndarray, axis: int | None = None) -> Any:
-    """The mean of the middle half of all scores: rliable's `aggregate_iqm`, which is this."""
+    """Returns the mean of the middle half of all scores, as rliable's `aggregate_iqm` does."""
     from scipy import stats
 
     return stats.trim_mean(scores, proportiontocut=0.25, axis=axis)
 
 
 def estimate(rows: Sequence[np.ndarray], statistic: Callable[..., Any] = np.mean) -> Estimate:
-    """A statistic of all scores, with its interval by a stratified bootstrap.
+    """Estimates a statistic of all scores, with its interval by a stratified bootstrap.
 
     Args:
-      rows: for each experiment (the stratum) the scores of its seeds.
-      statistic: `(scores, axis) -> ` that of all scores along the axis.
+      rows: for each experiment (the stratum), the scores of its seeds.
+      statistic: `(scores, axis) -> value`, which reduces the scores along the axis.
     """
     value = float(statistic(np.concatenate(rows), axis=0))
     if max(map(len, rows)) < 2:
@@ -141,10 +146,10 @@ def estimate(rows: Sequence[np.ndarray], statistic: Callable[..., Any] = np.mean
 
 
 def by_experiment(scores: pd.DataFrame) -> pd.DataFrame:
-    """Estimates for each agent, setting, threshold and experiment.
+    """Returns estimates for each agent, setting, threshold and experiment.
 
     Args:
-      scores: of `by_seed`.
+      scores: the result of `by_seed`.
     """
     columns = ["agent", "setting", "threshold", "experiment"]
     return pd.DataFrame(
@@ -163,14 +168,14 @@ def by_experiment(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_tag(scores: pd.DataFrame) -> pd.DataFrame:
-    """Estimates of mean and interquartile mean over the experiments that bsuite gives a tag.
+    """Estimates mean and interquartile mean over the experiments of each of bsuite's tags.
 
     Args:
-      scores: of `by_seed`.
+      scores: the result of `by_seed`.
 
     Returns:
-      columns agent, setting, threshold, tag, mean, iqm, seeds (the least of an experiment),
-      experiments, complete (whether all of the tag's experiments are).
+      columns agent, setting, threshold, tag, mean, iqm, seeds (the minimum over experiments),
+      experiments, complete (whether all of the tag's experiments are there and complete).
     """
     rows = []
     for (agent, setting, threshold), part in scores.groupby(
@@ -200,12 +205,12 @@ def by_tag(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def experiments_with(tag: str) -> int:
-    """How many of bsuite's experiments have a tag."""
+    """Returns the number of bsuite's experiments with a tag."""
     return sum(tag in info.tags for info in _analysis().BSUITE_INFO.values())
 
 
 def _analysis() -> Any:
-    """bsuite's analysis, whose import changes Matplotlib's parameters, without that change."""
+    """Imports bsuite's analysis, and restores the Matplotlib parameters that the import changes."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -215,7 +220,7 @@ def _analysis() -> Any:
 
 @contextlib.contextmanager
 def older_pandas() -> Iterator[None]:
-    """Lets bsuite's analysis call pandas in ways that are deprecated, or gone since pandas 2."""
+    """Supports bsuite's calls of pandas functions that are deprecated, or removed in pandas 2."""
     gone = not hasattr(pd.Series, "append")
     if gone:
         pd.Series.append = lambda self, other: pd.concat([self, other])

@@ -1,4 +1,4 @@
-"""The coordinator's status.json as a reader sees it over time: latest values, rates, progress."""
+"""Reads the coordinator's status.json repeatedly: latest values, rates, progress."""
 
 import collections
 import json
@@ -12,7 +12,7 @@ PROGRESS = ("episodes", "env_steps", "rounds")
 
 
 class StatusWindow:
-    """The statuses of the last seconds. One thread calls `read`; others may call the rest."""
+    """A sliding window of statuses. One thread calls `read`; other threads may call the rest."""
 
     def __init__(self, directory: pathlib.Path):
         self._path = directory / "status.json"
@@ -22,7 +22,7 @@ class StatusWindow:
         self._moved = time.monotonic()
 
     def read(self) -> dict[str, Any] | None:
-        """Reads the file; returns its status if it is new, and of this start of the run."""
+        """Reads the file; returns its status, or None if that is old or of an earlier start."""
         try:
             status = json.loads(self._path.read_text())
         except (OSError, ValueError):
@@ -30,7 +30,9 @@ class StatusWindow:
         before = self.latest
         if status["time"] < self._started or (before and status["time"] <= before["time"]):
             return None
-        for name in PROGRESS:  # A restarted learner counts from its checkpoint: no progress yet.
+        for (
+            name
+        ) in PROGRESS:  # A restarted learner counts from its checkpoint, which is no progress.
             if status[name] is not None and status[name] > self._furthest.get(name, -1):
                 self._furthest[name] = status[name]
                 self._moved = time.monotonic()
@@ -50,19 +52,19 @@ class StatusWindow:
         return time.monotonic() - self._moved
 
     def difference(self, name: str) -> float | None:
-        """By how much a value has grown over the window, at least 0; None if it is not known."""
+        """Returns the growth of a value over the window, at least 0; None if it is not known."""
         if not self._seen:
             return None
         first, last = self._seen[0][name], self._seen[-1][name]
         return None if first is None or last is None else max(0, last - first)
 
     def rate(self, name: str) -> float | None:
-        """The same for each second."""
+        """Returns the growth of a value per second; None if it is not known."""
         difference = self.difference(name)
         seconds = self.seconds
         return None if difference is None or seconds <= 0 else difference / seconds
 
     @property
     def seconds(self) -> float:
-        """From the first status of the window to the last."""
+        """Seconds from the first status of the window to the last."""
         return self._seen[-1]["time"] - self._seen[0]["time"] if self._seen else 0.0

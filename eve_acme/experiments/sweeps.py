@@ -1,4 +1,4 @@
-"""What a sweep is: agents, settings, tasks and seeds, and the runs that these make together."""
+"""The specification of a sweep (agents, settings, tasks and seeds), and its runs."""
 
 import dataclasses
 import itertools
@@ -20,11 +20,11 @@ class Spec:
     """A sweep.
 
     Attributes:
-      tasks: names of tasks, and of sets of them.
-      agents: of `AGENTS`.
-      settings: of EVE: presets and FIELD=VALUE, joined by '+', such as 'paper+omega=1'.
-      seeds: of the runs.
-      options: further words of `eve run`, for every run.
+      tasks: names of tasks, and of sets of tasks.
+      agents: names from `AGENTS`.
+      settings: settings of EVE: presets and FIELD=VALUE, joined by '+', such as 'paper+omega=1'.
+      seeds: seeds of the runs.
+      options: further arguments of `eve run`, shared by all runs.
     """
 
     tasks: tuple[str, ...]
@@ -49,7 +49,7 @@ class Spec:
                 raise UsageError(f"--: got {word}, allowed are options that all runs may share")
 
     def commands(self) -> list[list[str]]:
-        """The words after `eve` of every run, task by task, so that what comes first is whole."""
+        """Returns the arguments of `eve` for every run, task by task, so that tasks complete."""
         runs = []
         for task, seed, agent in itertools.product(self._tasks(), self.seeds, self.agents):
             shared = ["run", task, "--seed", str(seed)]
@@ -65,7 +65,7 @@ class Spec:
 
 
 def task_set(name: str) -> list[str]:
-    """The tasks that a name stands for: of a set, or itself."""
+    """Returns the tasks of a set; a name that is not a set's stands for itself."""
     from bsuite import sweep
 
     experiments: dict[str, list[str]] = {}
@@ -104,7 +104,7 @@ def _options(setting: str) -> list[str]:
 
 
 def _without_config(options: tuple[str, ...]) -> list[str]:
-    """What of the shared options bsuite's agents take: how long to run."""
+    """Keeps the shared options that bsuite's agents accept: the length of a run."""
     words: list[str] = []
     for i, word in enumerate(options):
         if word == "--episodes":
@@ -115,7 +115,7 @@ def _without_config(options: tuple[str, ...]) -> list[str]:
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
-    """`0-4` or `0,3` as numbers; raises UsageError."""
+    """Parses seeds such as `0-4` or `0,3`; raises UsageError."""
     seeds: list[int] = []
     try:
         for part in text.split(","):
@@ -134,7 +134,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 
 def from_file(path: str) -> Spec:
-    """The sweep that a TOML file describes; raises UsageError."""
+    """Reads a sweep from a TOML file; raises UsageError."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -160,7 +160,12 @@ def from_file(path: str) -> Spec:
 
 
 def slurm(words: str, runs: int) -> str:
-    """A Slurm array script, one run for each index; `words` is the sweep as a command line."""
+    """Returns a Slurm array script, with one run for each index.
+
+    Args:
+      words: the command line of the sweep.
+      runs: number of its runs.
+    """
     return f"""#!/usr/bin/env bash
 #SBATCH --job-name=eve-sweep
 #SBATCH --array=0-{runs - 1}
@@ -174,7 +179,13 @@ exec {words} --jobs 1 --only "$SLURM_ARRAY_TASK_ID"
 
 
 def kubernetes(words: str, runs: int, image: str) -> str:
-    """A Kubernetes indexed Job, as JSON; DIR is to be on a volume that all pods share."""
+    """Returns a Kubernetes indexed Job as JSON; DIR must be on a volume that all pods share.
+
+    Args:
+      words: the command line of the sweep.
+      runs: number of its runs.
+      image: the container image.
+    """
     container = dict(
         name="run",
         image=image,

@@ -35,12 +35,12 @@ REQUIRED = (
     "stopped",
 )
 """Columns of every table. `solved_...` is the episode at which a Deep Sea run passed that
-threshold, empty if it did not. `stopped` is 'solved' where the run was ended there: bsuite's score
-asks only whether, within all episodes, the share of bad ones falls below its threshold, so that the
-rest cannot change the score at that threshold."""
+threshold, empty if it did not. `stopped` is 'solved' if the run ended there. bsuite's score depends
+only on whether the share of bad episodes ever falls below its threshold, so that later episodes
+cannot change the score at that threshold."""
 FROM_SUMMARY = ("good_episode_fraction", "final_mean_return", "parameters", "wall_seconds")
-"""Columns of the same names as fields of summary.json. After them come all others that bsuite
-logs: its analysis needs `total_regret`, `raw_return`, `best_episode`, `total_perfect` ..."""
+"""Columns that equal fields of summary.json. All other columns that bsuite logs follow: its
+analysis needs `total_regret`, `raw_return`, `best_episode`, `total_perfect` ..."""
 FILES = ("table.csv.gz", "table.csv")
 GRID = 200
 _TEXT = ("agent", "setting", "task", "stopped", "finished")
@@ -49,10 +49,10 @@ Key = tuple[str, str, str, int]
 
 
 def collect(directory: pathlib.Path) -> pd.DataFrame:
-    """The rows of all runs below a folder.
+    """Returns the rows of all runs below a folder.
 
-    Leaves out runs that cannot be read, and all but the longest of those with the same `RUN`, with
-    a line for each.
+    Skips runs that cannot be read, and all but the longest of several runs with the same `RUN`;
+    prints a line for each.
     """
     runs: dict[Key, tuple[pathlib.Path, list[dict[str, Any]]]] = {}
     for path in sorted(directory.rglob("summary.json")):
@@ -74,7 +74,7 @@ def collect(directory: pathlib.Path) -> pd.DataFrame:
 
 
 def _summary(path: pathlib.Path) -> dict[str, Any]:
-    """A summary; one without a checksum is taken for that of an older version."""
+    """Reads a summary; older versions wrote it without a checksum."""
     return read_sealed_json(path) if CHECKSUM in path.read_text() else json.loads(path.read_text())
 
 
@@ -104,7 +104,7 @@ def _rows(run: pathlib.Path, summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _logged(run: pathlib.Path) -> list[dict[str, Any]]:
-    """The rows of results.csv; `eve launch` has none, and its episodes are summed up instead."""
+    """Reads results.csv; for `eve launch`, which writes none, accumulates episodes.csv."""
     if (run / "results.csv").exists() or not (run / "episodes.csv").exists():
         with open(run / "results.csv", newline="") as file:
             return list(csv.DictReader(file))
@@ -125,15 +125,16 @@ def _logged(run: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def split_label(label: str) -> tuple[str, str]:
-    """A plan's label as agent and setting."""
+    """Splits a plan's label into agent and setting."""
     agent, _, setting = label.partition(" ")
     return agent, setting or "default"
 
 
 def read(results: pathlib.Path) -> pd.DataFrame:
-    """The table of a folder, of a folder of such folders, or of a file; raises UsageError.
+    """Reads the table of a folder, of a folder of such folders, or of a file; raises UsageError.
 
-    Runs below a folder replace their rows in its tables, and repair tables that are damaged.
+    Runs below a folder replace their rows in its tables. Skips a damaged table, unless no rows
+    remain.
     """
     if not results.is_dir():
         return _read(results)
@@ -154,14 +155,14 @@ def read(results: pathlib.Path) -> pd.DataFrame:
 
 
 def read_all(results: Sequence[str]) -> pd.DataFrame:
-    """The tables of several folders or files as one; a run in two of them counts once."""
+    """Merges the tables of several folders or files; a run in two of them counts once."""
     return _merged([read(pathlib.Path(name)) for name in results])
 
 
 def write(directory: pathlib.Path) -> pathlib.Path:
-    """Writes a folder's table, with the rows of its runs; gives its path.
+    """Writes a folder's table, with the rows of its runs; returns its path.
 
-    A damaged table is kept beside the new one; a table that was not compressed is replaced.
+    Renames a damaged table instead of deleting it; removes an uncompressed table.
     """
     frame = read(directory)
     old, path = _path(directory), directory / FILES[0]
@@ -171,24 +172,26 @@ def write(directory: pathlib.Path) -> pathlib.Path:
         except UsageError:
             old.rename(old.with_name(f"{old.name}.damaged"))
     text = frame.to_csv(index=False, lineterminator="\n")
-    write_atomically(path, gzip.compress(text.encode(), mtime=0))  # The same rows, the same bytes.
+    write_atomically(
+        path, gzip.compress(text.encode(), mtime=0)
+    )  # Equal rows result in equal bytes.
     (directory / FILES[1]).unlink(missing_ok=True)
     return path
 
 
 def ends(frame: pd.DataFrame) -> pd.DataFrame:
-    """The last row of every run."""
+    """Returns the last row of every run."""
     return frame.sort_values("episode", kind="stable").groupby(list(RUN), sort=False).tail(1)
 
 
 def is_done(last: pd.DataFrame, key: Key, episodes: int, stop_when_solved: bool) -> bool:
-    """Whether a run is finished, as far as another plan asks for.
+    """Whether a table has a finished run that is long enough for a plan.
 
     Args:
       last: `ends` of a table.
-      key: of the run, as `RUN` has it.
-      episodes: how many the plan asks for.
-      stop_when_solved: whether it asks for fewer where the run is solved.
+      key: the run's values of `RUN`.
+      episodes: the plan's number of episodes.
+      stop_when_solved: whether a solved run is long enough.
     """
     rows = last[(last[list(RUN)] == list(key)).all(axis=1) & last["finished"]]
     enough = rows["episode"] >= episodes
@@ -198,7 +201,7 @@ def is_done(last: pd.DataFrame, key: Key, episodes: int, stop_when_solved: bool)
 
 
 def empty() -> pd.DataFrame:
-    """A table without rows."""
+    """Returns a table without rows."""
     return _frame([])
 
 
@@ -224,7 +227,7 @@ def _read(path: pathlib.Path) -> pd.DataFrame:
 
 
 def _merged(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """All rows; of a run that is in several frames those of the first."""
+    """Merges frames; rows of a run that is in several frames come from the first."""
     kept: list[pd.DataFrame] = []
     seen: set[Key] = set()
     for frame in frames:
@@ -247,7 +250,7 @@ def _ordered(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    """With numbers as numbers; raises ValueError where a row was cut off."""
+    """Converts columns to their types; raises ValueError if a row was cut off."""
     frame = frame.copy()
     for name in frame.columns:
         if name in ("seed", "episode", "steps"):

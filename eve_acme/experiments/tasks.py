@@ -1,5 +1,5 @@
 """Tasks by name: bsuite's ids (`deep_sea/10`) and settings (`deep_sea:size=30`), and environments
-from outside (`gymnasium:CartPole-v1`, `package.module:function`; see `external`)."""
+from outside bsuite (`gymnasium:CartPole-v1`, `package.module:function`; see `external`)."""
 
 import contextlib
 import functools
@@ -22,22 +22,22 @@ ENCODINGS = {
     "rotated": Rotated,
     "two_hot": TwoHot,
 }
-"""How a Deep Sea may give its states. From bsuite's own observation (`raw`) the learner computes
-the same as from the index, at about the same speed."""
+"""Encodings of Deep Sea's observations. The learner computes the same from bsuite's own
+observation (`raw`) as from the index, at about the same speed."""
 EXTERNAL = "external"
 TRIAL_STEPS = 10_000
 
 
 class Task(NamedTuple):
-    """A bsuite experiment with its settings, or an environment from outside.
+    """A bsuite experiment with its settings, or an environment from outside bsuite.
 
     Attributes:
       name: as the user wrote it.
       experiment: bsuite's name of the experiment; EXTERNAL for others.
       settings: keyword arguments of bsuite's loader.
-      bsuite_id: the id in bsuite's sweep with just these settings, if there is one.
-      episodes: how long bsuite runs it.
-      encoding: how a Deep Sea gives its states.
+      bsuite_id: the id in bsuite's sweep with exactly these settings, if there is one.
+      episodes: bsuite's number of episodes.
+      encoding: encoding of a Deep Sea's observations, a key of `ENCODINGS`.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Task(NamedTuple):
 
 
 def parse(name: str) -> Task:
-    """The task that `name` stands for; raises UsageError."""
+    """Parses a task's name; raises UsageError."""
     from bsuite import bsuite, sweep
 
     experiment, separator, rest = name.partition("/" if "/" in name else ":")
@@ -85,7 +85,7 @@ def parse(name: str) -> Task:
 
 
 def load(task: Task, seed: int) -> dm_env.Environment:
-    """The task's raw environment, its own randomness seeded."""
+    """Loads the task's raw environment, with all its random generators seeded."""
     from bsuite import bsuite
 
     if task.experiment == EXTERNAL:
@@ -104,17 +104,18 @@ def load(task: Task, seed: int) -> dm_env.Environment:
 def try_out(name: str) -> None:
     """Builds and steps a task's environment once, within bounds of time and memory.
 
-    bsuite's ids are known to work. Its settings must make an episode that ends; an environment
-    from outside is only asked for two steps, since its episodes may have any length.
+    Skips bsuite's ids, which are known to work. With settings of bsuite, an episode must end. An
+    environment from outside bsuite takes only two steps, since its episodes may have any length.
 
     Raises:
-      UsageError: it cannot be built, a step cannot be learnt from, or there is no end.
+      UsageError: the environment cannot be built, returns an invalid timestep, or an episode does
+        not end.
     """
     task = parse(name)
     if task.bsuite_id is not None:
         return
     if task.is_deep_sea:
-        load(task, seed=0)  # Its episodes end by its size.
+        load(task, seed=0)  # The size bounds its episodes.
         return
     outside = task.experiment == EXTERNAL
     allowed = "a step" if outside else "settings that bsuite can play"
@@ -131,7 +132,7 @@ def try_out(name: str) -> None:
 
 
 def _play(environment: dm_env.Environment, steps: int) -> bool:
-    """Plays one episode of random actions; whether it ended within so many steps."""
+    """Plays one episode of random actions; returns whether it ended within `steps` steps."""
     check = TimestepCheck(environment.observation_spec())
     rng = np.random.default_rng(0)
     check(environment.reset(), 0, first=True)
@@ -144,7 +145,7 @@ def _play(environment: dm_env.Environment, steps: int) -> bool:
 
 
 def make_picklable(environment: Any) -> None:
-    """Mends bsuite's wrappers, whose `__getattr__` recurses for ever while they are unpickled."""
+    """Repairs bsuite's wrappers, whose `__getattr__` recurses infinitely during unpickling."""
     while environment is not None:
         kind = type(environment)
         if hasattr(kind, "__getattr__") and not hasattr(kind, "__setstate__"):
@@ -153,8 +154,8 @@ def make_picklable(environment: Any) -> None:
 
 
 def compact(task: Task, environment: dm_env.Environment) -> dm_env.Environment:
-    """The environment as the agent sees it: a Deep Sea in the task's encoding, by default the index
-    of its state, which is small on the wire."""
+    """Wraps a Deep Sea so that its observations have the task's encoding. The default, the index of
+    the state, takes few bytes to send."""
     return ENCODINGS[task.encoding](environment) if task.is_deep_sea else environment
 
 
@@ -163,7 +164,7 @@ def _set_state(self: Any, state: dict[str, Any]) -> None:
 
 
 def _settings(name: str, experiment: str, text: str) -> dict[str, Any]:
-    """`size=30,mapping_seed=1` as a dict, checked against the loader's signature."""
+    """Parses `size=30,mapping_seed=1`, and checks it against the loader's signature."""
     from bsuite import bsuite
 
     loader = bsuite.EXPERIMENT_NAME_TO_ENVIRONMENT[experiment]
@@ -203,7 +204,7 @@ def _check_size(size: Any) -> None:
 
 
 def _seed(environment: Any, seed: int) -> None:
-    """Seeds every generator of a bsuite environment: its loaders leave most of them unseeded."""
+    """Seeds every generator of a bsuite environment; bsuite's loaders seed few of them."""
     sequence = np.random.SeedSequence([seed, 0xB5])
     while environment is not None:
         for value in vars(environment).values():

@@ -1,4 +1,4 @@
-"""What one sees of a distributed run while it works: a table in a terminal, lines elsewhere."""
+"""Live view of a distributed run: a table in a terminal, otherwise lines at intervals."""
 
 import pathlib
 import sys
@@ -12,7 +12,7 @@ LINE_SECONDS = 10.0
 
 
 class View:
-    """Shows the coordinator's status.json; use as a context manager, and call `update` often."""
+    """Shows the coordinator's status.json. A context manager; call `update` often."""
 
     def __init__(self, directory: pathlib.Path, samples_per_insert: int, quiet: bool):
         self.window = StatusWindow(directory)
@@ -21,7 +21,7 @@ class View:
         self._troubles: dict[str, float] = {}
         self._next_line = time.monotonic() + LINE_SECONDS
         self._live: Any = None
-        self.unread = False  # Whether a line has found no reader.
+        self.unread = False  # Whether stderr is a closed pipe.
 
     def __enter__(self) -> "View":
         if not self._quiet and sys.stderr.isatty():
@@ -37,14 +37,14 @@ class View:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that the live table does not overwrite."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         else:
             self.unread |= not output.say(text)
 
     def update(self) -> None:
-        """Shows what is new."""
+        """Shows a new status, if there is one, and its warnings."""
         status = self.window.read()
         if status is None:
             return
@@ -62,7 +62,7 @@ class View:
             self.say("  ".join(f"{name} {value}" for name, value in self.rows()))
 
     def rows(self) -> list[tuple[str, str]]:
-        """Names and values of all that is shown."""
+        """Returns the names and values to show."""
         now = self.window.latest
         if now is None:
             return [("starting", "")]

@@ -1,4 +1,4 @@
-"""How often each action was taken in each state, where states are indices."""
+"""Counts how often each action was taken in each state; observations are state indices."""
 
 import pathlib
 from typing import Any
@@ -11,10 +11,10 @@ from eve_acme.replay import journal
 
 
 class Counted(Wrapper):
-    """Counts its own visits, so that they are saved and restored with it.
+    """A wrapper that counts visits; checkpoints of the environment include the counts.
 
     Attributes:
-      visits: `[states, actions]`.
+      visits: `[states, actions]`, number of times that each action was taken.
     """
 
     def __init__(self, environment: dm_env.Environment):
@@ -37,14 +37,32 @@ class Counted(Wrapper):
 
 
 def of_replay(replay: Any, states: int, actions: int) -> np.ndarray:
-    """Visits `[states, actions]` that the embedded engine's replay remembers."""
+    """Counts visits in the embedded engine's replay.
+
+    Args:
+      replay: the replay.
+      states: number of states.
+      actions: number of actions.
+
+    Returns:
+      visits `[states, actions]`.
+    """
     seen, visits = replay.read(np.arange(replay.size)), np.zeros((states, actions), int)
     np.add.at(visits, (seen.o_tm1.index[:, 0], seen.a_tm1), 1)
     return visits
 
 
 def of_launch(directory: pathlib.Path, states: int, actions: int) -> tuple[np.ndarray, int]:
-    """Visits `[states, actions]` and number of the episodes that an `eve launch` has kept."""
+    """Counts visits and episodes in the journal of an `eve launch`.
+
+    Args:
+      directory: the run's folder.
+      states: number of states.
+      actions: number of actions.
+
+    Returns:
+      visits `[states, actions]`, and the number of episodes.
+    """
     visits, episodes = np.zeros((states, actions), int), 0
     for kind, value in journal.records(directory / "state" / "replay.journal"):
         if kind == journal.TRAJECTORY:

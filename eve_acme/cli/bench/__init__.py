@@ -1,4 +1,4 @@
-"""`eve bench`: how fast, beside what, and where the time goes. One file for each benchmark."""
+"""`eve bench`: measures and profiles speed and memory. One file for each benchmark."""
 
 import argparse
 import contextlib
@@ -70,7 +70,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "scaling": _scaling,
     "hosts": _hosts,
 }
-"""Each prints its tables and gives what is written as JSON."""
+"""Each prints its tables and returns the results to write as JSON."""
 NEED_ACME = ("distributed", "scaling", "hosts")
 
 
@@ -111,7 +111,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command; gives the exit code."""
+    """Runs the command; returns the exit code."""
     for name in ("repeats", "steps"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         result = BENCHMARKS[args.what](args)
     except UsageError:
-        with contextlib.suppress(OSError):  # It is not empty.
+        with contextlib.suppress(OSError):  # The folder is not empty.
             args.directory.rmdir()
         raise
     path = args.directory / f"{args.what}.json"
@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _machine(args: argparse.Namespace) -> dict[str, Any]:
-    """What the figures were measured on and with."""
+    """Returns the settings, CPU and package versions of the measurement."""
     cpu = platform.processor() or platform.machine()
     info = pathlib.Path("/proc/cpuinfo")
     if info.exists():

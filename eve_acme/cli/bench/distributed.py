@@ -1,8 +1,8 @@
-"""`eve bench distributed`: our Launchpad program beside stock Acme's, and the bounds of both.
+"""`eve bench distributed`: compares our Launchpad program with stock Acme's, and with upper bounds.
 
-All in one run on one machine, taking turns: our program, Acme's own DQN on a program of the same
-shape with the same samples an insert, Reverb's raw sampling rate on the same items, and the rate of
-the embedded engine. A round is 120 samples; with the rate limiter on there is one for each step.
+Measures in turns, on one machine: our program, Acme's own DQN on a program of the same shape with
+the same samples per insert, Reverb's raw sampling rate on the same items, and the embedded engine.
+A round is 120 samples; with the rate limiter on, there is one round for each step.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from eve_acme.errors import UsageError
 TASKS = ("catch/0", "deep_sea/10")
 WARM_SECONDS, SECONDS = 60.0, 20.0
 WARM_EPISODES, WARM_STEPS = 60, 200
-"""When ours, and stock Acme's, have compiled what they need."""
+"""Episodes of our program, and steps of stock Acme's, after which compilation is done."""
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Prints the tables, and gives what is written as JSON."""
+    """Prints the tables; returns the results to write as JSON."""
     repeats = 1 if args.quick else (args.repeats or 3)
     seconds = 3.0 if args.quick else SECONDS
     return dict(tasks={task: _measure(task, repeats, seconds) for task in args.tasks or TASKS})
@@ -64,12 +64,19 @@ def _measure(task: str, repeats: int, seconds: float) -> dict[str, Any]:
 
 
 def pinned(task: str, folder: pathlib.Path, seconds: float) -> float:
-    """`ours` with a core for learning, and all else on the others."""
+    """Measures `ours` with --pin: one core for learning, the others for all other nodes."""
     return ours(task, folder, seconds, "--pin")
 
 
 def ours(task: str, folder: pathlib.Path, seconds: float, *more: str) -> float:
-    """Rounds a second of `eve launch`, once it explores."""
+    """Returns the rounds per second of `eve launch`, after its random episodes.
+
+    Args:
+      task: name of the task.
+      folder: an empty folder for the run's files.
+      seconds: duration of the measurement.
+      *more: further options of `eve launch`.
+    """
     words = ["launch", task, "--episodes", "100000", "--quiet", "--out", str(folder / "run"), *more]
     words += ["--replay-megabytes", "1000000", "--burn-in-episodes", "20"]
     process = start(["-m", "eve_acme.cli", *words])
@@ -81,8 +88,8 @@ def ours(task: str, folder: pathlib.Path, seconds: float, *more: str) -> float:
 
 
 def stock(task: str, folder: pathlib.Path, seconds: float) -> float:
-    """Steps a second of Acme's DQN, all actors together: as many rounds, by its rate limiter."""
-    # A child of Acme's program imports Acme before anything of ours can repair JAX for it.
+    """Returns the steps per second of Acme's DQN; its rate limiter allows one round per step."""
+    # Child processes of Acme's program import Acme first: sitecustomize repairs JAX before that.
     (folder / "sitecustomize.py").write_text("from eve_acme.agent import compat\ncompat.repair()\n")
     limit = WARM_SECONDS * 3 + seconds + 60.0
     words = ["-m", "eve_acme.cli.bench.stock", task, "2", str(limit), str(folder)]
@@ -95,25 +102,31 @@ def stock(task: str, folder: pathlib.Path, seconds: float) -> float:
 
 
 def raw_reverb(task: str, folder: pathlib.Path, seconds: float) -> float:
-    """Rounds a second that a reader gets from a Reverb server in another process."""
+    """Returns the rounds per second that a client reads from a Reverb server in another process."""
     del folder
     return child("distributed", "_raw_reverb", task, seconds)
 
 
 def embedded(task: str, folder: pathlib.Path, seconds: float) -> float:
-    """Rounds a second of the embedded engine."""
+    """Returns the rounds per second of the embedded engine."""
     del folder
     return child("distributed", "_embedded", task, seconds)
 
 
 def child(module: str, name: str, *args: float | str) -> float:
-    """What a function gives in a process of its own."""
+    """Calls a function in a subprocess, and returns its result.
+
+    Args:
+      module: module of `eve_acme.cli.bench`.
+      name: the module's function.
+      *args: its arguments.
+    """
     code = (
         f"from eve_acme.cli.bench import {module} as m; print('=', m.{name}{(*args,)}, flush=True)"
     )
     process = start(["-c", code], stdout=subprocess.PIPE)
     try:
-        for line in process.stdout:  # Readers of Reverb may keep it from ending.
+        for line in process.stdout:  # Not `wait`: Reverb's readers may keep the process alive.
             if line.startswith(b"= "):
                 return float(line.split()[-1])
     finally:
@@ -142,7 +155,7 @@ def _embedded(task_name: str, seconds: float) -> float:
 
 
 def _raw_reverb(task_name: str, seconds: float) -> float:
-    """A server in a process of its own, filled through our adder, and a reader in this one."""
+    """Measures a reader in this process; our adder fills the server, which has its own process."""
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")
@@ -195,7 +208,13 @@ def _serve(task_name: str, pipe: Any) -> None:
 
 
 def start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: str) -> Any:
-    """Starts Python with these words, in a session of its own."""
+    """Starts Python in its own session; returns the process.
+
+    Args:
+      words: command-line arguments of Python.
+      stdout: as for `subprocess.Popen`.
+      **environment: additional environment variables.
+    """
     env = {**os.environ, **RUNTIME, "PYTHONPATH": _root(), "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.Popen(
         [sys.executable, *words],
@@ -207,7 +226,7 @@ def start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: str
 
 
 def end(process: Any) -> None:
-    """Waits for a process that was told to end, and kills it if it does not."""
+    """Waits for a process that was asked to end; kills it after 20 seconds."""
     try:
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:
@@ -216,9 +235,15 @@ def end(process: Any) -> None:
 
 
 def _rate(process: Any, read: Callable[[], tuple[int, float] | None], seconds: float) -> float:
-    """The rate at which a process's count grows, from when there is one; 0 if none is in time.
+    """Returns the rate at which a process's count grows; 0 if it cannot be measured in time.
 
-    Raises UsageError if the process ends before that.
+    Args:
+      process: the process.
+      read: returns the count and its time; None until the process is warm.
+      seconds: duration of the measurement.
+
+    Raises:
+      UsageError: the process ends before that.
     """
     deadline = time.monotonic() + WARM_SECONDS * 3
     first = None
@@ -237,7 +262,7 @@ def _rate(process: Any, read: Callable[[], tuple[int, float] | None], seconds: f
 
 
 def _status(directory: pathlib.Path) -> tuple[int, float] | None:
-    """Rounds, and when there were so many."""
+    """Returns the rounds so far and the time of the status; None until the program is warm."""
     try:
         status = json.loads((directory / "status.json").read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Microseconds for each environment step, contenders side by side, each on its own."""
+"""Microseconds per environment step of all contenders, each in its own process."""
 
 import argparse
 import os
@@ -13,11 +13,11 @@ REPEATS = 9
 TURN_SECONDS = 0.4
 LEAST_STEPS = 20
 SAMPLES = 120
-"""Transitions for each step to which bsuite's DQN is counted: EVE's 10 x 12."""
+"""Samples per step to which the time of bsuite's DQN is scaled: EVE's 10 x 12."""
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Measures, prints, and gives the figures."""
+    """Measures, prints tables, and returns the figures."""
     names = args.agents or list(CONTENDERS)
     tasks = args.tasks or (TASKS[:1] if args.quick else TASKS)
     repeats = args.repeats or (2 if args.quick else REPEATS)
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def usable_cores(all_cores: bool) -> list[int]:
-    """The cores to run on: all that this process may use, or the last of them."""
+    """Returns the cores to run on: all that this process may use, or the last of them."""
     cores = sorted(os.sched_getaffinity(0))
     return cores if all_cores else cores[-1:]
 
@@ -49,7 +49,7 @@ def usable_cores(all_cores: bool) -> list[int]:
 def _measure(
     task: str, names: list[str], cores: list[int], repeats: int, turn_seconds: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Contenders take turns, so that a busy moment of the machine meets all of them."""
+    """Measures contenders in turns, so that load from other processes affects all of them."""
     workers: dict[str, Worker] = {}
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     try:
@@ -93,7 +93,7 @@ def _figures(
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Median and quartiles; of a few values, the least and the greatest."""
+    """Returns median and quartiles; with fewer than four values, minimum and maximum."""
     if len(values) < 4:
         low, high = min(values), max(values)
     else:
@@ -102,7 +102,12 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def targets(figures: dict[str, Any], measure: str) -> list[str]:
-    """The ratios that matter, each as one line."""
+    """Formats the most relevant ratios, one per line.
+
+    Args:
+      figures: results by task and contender.
+      measure: 'cpu' or 'wall'.
+    """
 
     def ratio(task: str, name: str) -> float | None:
         found = figures.get(task, {}).get(name, {}).get(f"{measure}_ratio")

@@ -1,10 +1,10 @@
 """`eve bench hosts`: environment steps a second with actors on one, two and three hosts.
 
-Hosts are network namespaces of this machine, so they share its cores, and the number of actors is
-held: what is measured is what it costs that nodes are apart, not what more machines would bring.
-Beside it the same actors as processes of `eve launch`, which also lets its learner go first. With
-learning the learner is the bound; without it (replay never has enough to begin) it only reads
-episodes and serves its posterior.
+Hosts are network namespaces of this machine. They share its cores, and the number of actors is
+fixed: the benchmark measures the cost of distribution, not the speedup by more machines. It also
+measures the same actors as processes of `eve launch`, whose learner has scheduling priority. With
+learning, the learner is the bottleneck. Without it (replay never reaches its minimum size), the
+learner only reads episodes and serves its posterior.
 """
 
 import argparse
@@ -30,7 +30,7 @@ SERVERS = ("counter", "replay", "learner", "evaluator")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Prints the table, and gives what is written as JSON."""
+    """Prints the table; returns the results to write as JSON."""
     reason = hosts.why_not()
     if reason is not None:
         raise UsageError(f"hosts: got none, allowed is a machine that can make them ({reason})")
@@ -56,7 +56,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(words: list[str], place: str, seconds: float) -> float:
-    """Environment steps a second of all actors, once they do not act at random any more."""
+    """Returns the environment steps per second of all actors, after their random episodes.
+
+    Args:
+      words: task and options of 'eve launch'.
+      place: one of `PLACES`.
+      seconds: duration of the measurement.
+    """
     words = [*words, "--episodes", "1000000", "--burn-in-episodes", "20"]
     words += ["--replay-megabytes", "100000", "--actors", str(ACTORS)]
     with tempfile.TemporaryDirectory(prefix="eve-bench-") as folder:
@@ -85,7 +91,7 @@ def _local(words: list[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _apart(words: list[str], count: int, folder: pathlib.Path) -> Iterator[None]:
-    """Actors on so many hosts, all else on one beside them."""
+    """Runs the actors on `count` hosts, and all other nodes on one more host."""
     arenas = [f"arena{i}" for i in range(count)]
     with hosts.made({"head": list(SERVERS)} | {name: [] for name in arenas}) as made:
         nodes = hosts.Nodes(made, folder, words)

@@ -1,6 +1,9 @@
-"""Where the time of an environment step goes: timers around its parts, and for the inside of the
-learning step the same functions that it is made of, compiled each on its own. Those take more
-together than the whole, in which XLA computes them together, and each has a call's cost."""
+"""Profiles an environment step by its parts.
+
+Timers wrap the parts of the engine. The pieces of the learning step are compiled and timed one by
+one. Their sum exceeds the time of the whole learning step: there, XLA compiles them together, while
+each separate piece has the overhead of a call.
+"""
 
 import functools
 import time
@@ -21,7 +24,7 @@ STEPS = 100
 
 
 def measure(engine: Engine, repeats: int) -> dict[str, dict[str, float]]:
-    """CPU microseconds for each environment step, by part."""
+    """Measures the CPU microseconds per environment step of each part."""
     pieces = _pieces(engine)
     timers = _Timers(engine)
     found: dict[str, list[float]] = {}
@@ -35,7 +38,7 @@ def measure(engine: Engine, repeats: int) -> dict[str, dict[str, float]]:
 
 
 class _Timers:
-    """Wraps the parts of an engine; it goes on as before, a little slower."""
+    """Wraps the parts of an engine in timers; the engine still works, a little slower."""
 
     def __init__(self, engine: Engine):
         self._engine = engine
@@ -58,7 +61,7 @@ class _Timers:
         )
 
     def _timed(self, name: str, function: Callable) -> Callable:
-        """The function; its time counts for `name`, but for that of timed ones that it calls."""
+        """Wraps a function: adds its time, without that of nested timed functions, to `name`."""
         self._spent[name] = 0.0
 
         def timed(*args: Any) -> Any:
@@ -73,7 +76,7 @@ class _Timers:
         return timed
 
     def turn(self) -> dict[str, float]:
-        """Microseconds a step of each part."""
+        """Takes `STEPS` steps; returns the microseconds per step of each part."""
         self._spent = dict.fromkeys(self._spent, 0.0)
         start = time.process_time()
         for _ in range(STEPS):
@@ -93,12 +96,12 @@ def _cost(piece: Callable[[], Any]) -> float:
 
 
 def _each(function: Callable, inputs: Any) -> Any:
-    """`function` of each minibatch, in turn."""
+    """Applies `function` to each minibatch in turn."""
     return update.scan(lambda carry, one: (carry, function(one)), (), inputs)[1]
 
 
 def _pieces(engine: Engine) -> dict[str, Callable[[], Any]]:
-    """The inside of a round, each piece over all its minibatches, as the dense learner has it."""
+    """Returns the pieces of the dense learner's round; each runs over all minibatches."""
     config, network = engine.config, engine.network
     shape = (config.batches_per_step, config.batch_size)
     index = np.random.default_rng(0).integers(engine.replay.size, size=shape)

@@ -1,9 +1,9 @@
-"""`eve bench scaling`: what more actors bring, and what they cost.
+"""`eve bench scaling`: throughput and traffic as the number of actors grows.
 
-Our Launchpad program with 1, 2, 4 and 8 actors, with the rate limiter on (actors wait until what
-they played was learnt: one round for each step) and off (they play on, and replay grows). Beside
-that, two figures that bound a large run: bytes a second through one Courier call after the other,
-and what a learner of many parameters sustains. docs/scaling.md reasons from them.
+Runs our Launchpad program with 1, 2, 4 and 8 actors, with the rate limiter on (actors block until
+their steps are learnt: one round for each step) and off (actors never block, and replay grows).
+Also measures two bounds of a large run: bytes per second of sequential Courier calls, and seconds
+per round of a learner with many parameters. docs/scaling.md uses them.
 """
 
 import argparse
@@ -27,7 +27,7 @@ FIELDS = ("env_steps", "episodes", "rounds", "posteriors_served", "posterior_byt
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Prints the table, and gives what is written as JSON."""
+    """Prints the table; returns the results to write as JSON."""
     seconds = 3.0 if args.quick else distributed.SECONDS
     actors = (1, 2) if args.quick else ACTORS
     rows = []
@@ -62,7 +62,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(actors: int, limited: bool, seconds: float) -> dict[str, float]:
-    """Rates of one program, once it explores: after the uniformly random episodes."""
+    """Returns the rates of one program, after its uniformly random episodes.
+
+    Args:
+      actors: number of actors.
+      limited: whether the rate limiter is on.
+      seconds: duration of the measurement.
+    """
     with tempfile.TemporaryDirectory(prefix="eve-bench-") as folder:
         out = pathlib.Path(folder) / "run"
         words = ["launch", TASK, "--actors", str(actors), "--episodes", "1000000", "--quiet"]
@@ -85,7 +91,7 @@ def measure(actors: int, limited: bool, seconds: float) -> dict[str, float]:
 
 
 def courier_bandwidth(calls: int) -> float:
-    """Bytes a second of a large array that one client asks one server for, again and again."""
+    """Returns the bytes per second at which one client fetches a large array from one server."""
     import courier
     import numpy as np
 
@@ -104,7 +110,7 @@ def courier_bandwidth(calls: int) -> float:
 
 
 def round_seconds(width: int, rounds: int) -> float:
-    """Seconds for a round of 10 x 12 samples with two dense layers of so many units."""
+    """Returns the seconds per round of 10 x 12 samples, with two dense layers of `width` units."""
     import jax
     import numpy as np
 
@@ -135,7 +141,7 @@ def round_seconds(width: int, rounds: int) -> float:
 
 
 def parameters(width: int) -> float:
-    """Of the network of `round_seconds`."""
+    """Returns the number of parameters of the network of `round_seconds`."""
     import jax
 
     _, _, network = _dense(width)
@@ -155,7 +161,15 @@ def _dense(width: int) -> tuple[Any, Any, Any]:
 
 
 def until(out: pathlib.Path, condition: Any) -> dict[str, Any]:
-    """The first status that fulfils a condition; raises after three minutes."""
+    """Polls a run's status.json for the first status that fulfils a condition.
+
+    Args:
+      out: the run's folder.
+      condition: function from a status to bool.
+
+    Raises:
+      RuntimeError: no such status came within three minutes.
+    """
     deadline = time.monotonic() + 180.0
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""Resident memory over a long run: it may grow with replay, and with nothing else."""
+"""Resident memory over a long run; only replay may make it grow."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ POINTS = 20
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Measures, prints, and gives the figures."""
+    """Measures, prints a table, and returns the figures."""
     task = (args.tasks or ["deep_sea:size=10"])[0]
     steps = args.steps or (400 if args.quick else 100_000)
     slice_steps = max(1, steps // POINTS)

@@ -1,8 +1,8 @@
 """`eve bench soak --launch`: memory and files of a distributed run whose nodes are killed.
 
-Memory of the learner and of replay may grow with the steps that they hold, that of other nodes with
-nothing. The journals and the CSV files grow with steps and episodes; the number of files does not,
-but for one of TensorBoard's with each start of the coordinator.
+The memory of the learner and of replay may grow with the steps that they hold; the memory of other
+nodes may not grow. The journals and the CSV files grow with steps and episodes. The number of files
+does not, except for one file of TensorBoard's with each start of the coordinator.
 """
 
 import argparse
@@ -30,7 +30,7 @@ STUCK_SECONDS = 300.0
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs it, prints a table, and gives the figures."""
+    """Runs the program, prints a table, and returns the figures."""
     steps = args.steps or (600 if args.quick else STEPS)
     most_kills = 2 if args.quick else KILLS
     task = (args.tasks or [TASK])[0]
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def _soak(
     made: Run, steps: int, most_kills: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], int]:
-    """The points that were measured, and how many nodes were killed meanwhile."""
+    """Returns the measured points, and the number of nodes that were killed."""
     made.directory.mkdir(parents=True)
     points: list[dict[str, Any]] = []
     killed_at: dict[NodeName, list[float]] = {name: [] for name in node_names(made)}
@@ -81,7 +81,7 @@ def _soak(
 
 
 def _kill(supervisor: Supervisor, name: NodeName) -> bool:
-    """Kills a node; False if it had ended by itself."""
+    """Kills a node; returns False if it had already ended."""
     try:
         os.kill(supervisor.pid(name), signal.SIGKILL)
     except ProcessLookupError:
@@ -91,7 +91,7 @@ def _kill(supervisor: Supervisor, name: NodeName) -> bool:
 
 
 def _point(made: Run, supervisor: Supervisor, status: dict[str, Any]) -> dict[str, Any]:
-    """Measures, and prints a line of the table."""
+    """Measures one point, and prints it as a line of the table."""
     resident = {str(name): _resident(supervisor.pid(name)) for name in node_names(made)}
     sizes = [p.stat().st_size for p in _kept_files(made.directory)]
     point = dict(
@@ -111,13 +111,13 @@ def _point(made: Run, supervisor: Supervisor, status: dict[str, Any]) -> dict[st
 
 
 def _kept_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """All but what is of use to living processes alone."""
+    """Returns all files except those that only running processes use."""
     gone = {directory / "compiled", directory / "tmp"}
     return [p for p in directory.rglob("*") if p.is_file() and not gone & set(p.parents)]
 
 
 def _resident(pid: int) -> float:
-    """Megabytes of a process; 0 if it has just died."""
+    """Returns the resident memory of a process in megabytes; 0 if it has just died."""
     try:
         pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):
@@ -126,7 +126,7 @@ def _resident(pid: int) -> float:
 
 
 def _growth(points: list[dict[str, Any]]) -> dict[str, float]:
-    """By how much the peak of each node grew from the first half of the run to the second."""
+    """Returns the growth of each node's peak memory from the first half to the second."""
     half = len(points) // 2
     names = points[0]["resident"] if points else ()
 

@@ -1,7 +1,7 @@
-"""Stock Acme DQN as a Launchpad program of processes, for comparison: nothing of it is ours.
+"""Stock Acme DQN as a Launchpad program of processes, for comparison: all its parts are Acme's.
 
-Run as a script by `eve bench distributed`, for a number of seconds; actors append their counts of
-steps to files in a folder.
+`eve bench distributed` runs it as a script, for a number of seconds; actors write their step counts
+to files in a folder.
 """
 
 import os
@@ -19,7 +19,7 @@ compat.repair()
 
 
 class Counted:
-    """An environment that writes down its steps now and then."""
+    """An environment that writes its number of steps to a file, every 20 steps."""
 
     def __init__(self, environment: Any, directory: str):
         self._environment = environment
@@ -39,7 +39,15 @@ class Counted:
 
 
 def make_program(task: str, actors: int, directory: str) -> Any:
-    """Acme's own layout, builder, learner, adder and actor, at 120 samples an insert."""
+    """Builds a program of Acme's own layout, builder, learner, adder and actor.
+
+    Its rate limiter allows 120 samples per insert.
+
+    Args:
+      task: bsuite id of the task.
+      actors: number of actors.
+      directory: folder of the step counts and checkpoints.
+    """
     import haiku as hk
     import jax.numpy as jnp
     from acme import specs, wrappers

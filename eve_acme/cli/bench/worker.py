@@ -1,7 +1,8 @@
-"""One contender in a process of its own, so that its threads, its core and its memory are its own.
+"""One contender in its own process, with its own threads, core affinity and memory.
 
-It reads one JSON object a line and answers each with one: `{"steps": N}` takes N environment steps
-with their learning and says what they cost; `{"parts": REPEATS}` says where EVE's time goes.
+The process reads one JSON object per line, and answers each with one. `{"steps": N}` takes N
+environment steps with their learning, and returns their cost. `{"parts": REPEATS}` returns the time
+of each part of EVE.
 """
 
 import json
@@ -16,7 +17,7 @@ from eve_acme.cli.main import RUNTIME
 from eve_acme.errors import UsageError
 
 WARM_UP_STEPS = 200
-"""All agents have begun to learn by then: their replays start at 100 or 128 steps."""
+"""Steps after which all agents learn: their replays start at 100 or 128 steps."""
 
 CONTENDERS: dict[str, dict[str, str]] = {
     "eve": dict(agent="eve", preset="default", label="EVE"),
@@ -25,17 +26,17 @@ CONTENDERS: dict[str, dict[str, str]] = {
     "dqn": dict(agent="dqn", label="bsuite's DQN"),
     "boot_dqn": dict(agent="boot_dqn", label="bsuite's Bootstrapped DQN"),
 }
-"""EVE and its presets on the embedded engine, and bsuite's agents as they are shipped."""
+"""EVE and its presets on the embedded engine, and bsuite's unmodified agents."""
 
 
 class Worker:
-    """The parent's handle of a contender's process."""
+    """The parent's handle to a contender's process."""
 
     def __init__(self, name: str, task: str, cores: list[int]):
         request = json.dumps(dict(name=name, task=task, cores=cores))
         environment = dict(os.environ)
         if CONTENDERS[name]["agent"] != "eve":
-            for name in RUNTIME:  # As shipped.
+            for name in RUNTIME:  # bsuite's agents run as shipped.
                 environment.pop(name, None)
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"from {__name__} import main; main()", request],
@@ -46,12 +47,12 @@ class Worker:
         )
         try:
             self.about = self._read()
-        except BaseException:  # Ctrl-C too: nobody else knows the process yet.
+        except BaseException:  # Ctrl-C too: no caller can close the process yet.
             self.close()
             raise
 
     def ask(self, **question: Any) -> dict[str, Any]:
-        """The answer to one question."""
+        """Sends one question; returns its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
@@ -68,13 +69,13 @@ class Worker:
         return json.loads(line)
 
     def close(self) -> None:
-        """Ends the process, whatever it is at."""
+        """Kills the process."""
         self._process.kill()
         self._process.communicate()
 
 
 def make_engine(name: str, task: str) -> Any:
-    """The contender's engine; EVE without its random episodes, whose acting would cost nothing."""
+    """Makes the contender's engine; EVE has no random episodes, in which acting costs nothing."""
     from eve_acme.config import PRESETS, EVEConfig
     from eve_acme.experiments import engines
     from eve_acme.experiments.plan import Plan
@@ -96,7 +97,7 @@ def make_engine(name: str, task: str) -> Any:
 
 
 def samples_per_step(engine: Any) -> int:
-    """Transitions that are learnt from for each environment step, over all members."""
+    """Returns the sampled transitions per environment step, over all members of an ensemble."""
     if hasattr(engine, "config"):
         return engine.config.samples_per_insert
     agent = engine._agent
@@ -104,18 +105,26 @@ def samples_per_step(engine: Any) -> int:
 
 
 def resident_megabytes() -> float:
-    """Resident memory of this process, now."""
+    """Returns the current resident memory of this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def peak_megabytes() -> float:
-    """The most resident memory that this process had."""
+    """Returns the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def take_steps(engine: Any, steps: int) -> dict[str, float]:
-    """Takes steps; what they cost, with all that was dispatched for them."""
+    """Takes environment steps, and blocks until all dispatched computations are done.
+
+    Args:
+      engine: a contender's engine.
+      steps: number of steps.
+
+    Returns:
+      CPU and wall-clock microseconds per step, and resident megabytes.
+    """
     import jax
 
     cpu, wall = time.process_time(), time.perf_counter()
@@ -145,11 +154,11 @@ def _answer(engine: Any, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serves questions until standard input ends."""
+    """Answers questions until end of file on stdin."""
     request = json.loads(sys.argv[1])
     os.sched_setaffinity(0, request["cores"])  # Before JAX counts the cores.
     out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # What libraries print is not an answer.
+    os.dup2(2, 1)  # Output of libraries must not mix with answers.
     import jax
     from bsuite import bsuite  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Figures from stored tables: functions of a `Request`, which raise UsageError without data."""
+"""Figures from stored tables: functions of a `Request` that raise UsageError without data."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ FIGURES: dict[str, Callable[[Request], Any]] = dict(
 
 
 def draw(name: str, request: Request) -> Any:
-    """One of `FIGURES` in the house style; raises UsageError."""
+    """Draws one of `FIGURES` in the house style; raises UsageError."""
     with style.house():
         return FIGURES[name](request)
 

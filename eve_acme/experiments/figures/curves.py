@@ -1,4 +1,4 @@
-"""Learning curves of agents on one task, and visits against spread."""
+"""Learning curves of agents on one task, and posterior spread against visits."""
 
 import json
 from typing import Any
@@ -11,12 +11,12 @@ from eve_acme.experiments.figures import style
 from eve_acme.experiments.figures.request import Request
 
 LONG = 2000
-"""Episodes beyond which their axis is logarithmic."""
+"""Number of episodes above which the episode axis is logarithmic."""
 
 
 def curves(request: Request) -> Any:
-    """The mean return between two logged episodes, at their middle: a thin line for each seed, and
-    a thick one for the mean of all. bsuite logs on a logarithmic grid of episodes."""
+    """Draws the mean return between logged episodes, at the middle of each interval: a thin line
+    for each seed, a thick line for the mean. bsuite logs on a logarithmic grid of episodes."""
     rows = request.main()
     task = request.task or tasks_of(rows)[0]
     rows = rows[rows["task"] == task]
@@ -48,14 +48,14 @@ def curves(request: Request) -> Any:
 
 
 def tasks_of(rows: pd.DataFrame) -> list[str]:
-    """Tasks, those with most runs first."""
+    """Returns the tasks, in descending order of their number of runs."""
     runs = rows.drop_duplicates(["agent", "setting", "task", "seed"])
     counts = runs["task"].value_counts()
     return sorted(counts.index, key=lambda task: (-counts[task], task))
 
 
 def spread(request: Request) -> Any:
-    """Posterior spread of each action of each state against its visits, as `eve probe` saved it."""
+    """Draws posterior spread against visits of states and actions, from files of `eve probe`."""
     paths = [path for folder in request.folders for path in sorted(folder.rglob("probe.csv"))]
     if not paths:
         raise UsageError(

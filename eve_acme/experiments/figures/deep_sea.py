@@ -16,11 +16,16 @@ HYPERAGENT = {20: 2500, 50: 4000, 100: 10_000, 120: 12_500}
 PAPER_SIZE, PAPER_EPISODES, PAPER_BAD = 30, 10_000, 0.3
 """The paper's text: on 30x30, more than 70 % of 10,000 episodes are good."""
 DIRECT = ("index", "raw")
-"""Encodings from which the agent computes the same."""
+"""Encodings with which the agent computes identical results."""
 
 
 def runs_of(frame: pd.DataFrame, experiment: str = "deep_sea") -> pd.DataFrame:
-    """The rows of a Deep Sea's runs, with columns size and encoding."""
+    """Returns the rows of a Deep Sea's runs, with columns size and encoding.
+
+    Args:
+      frame: a table.
+      experiment: 'deep_sea' or 'deep_sea_stochastic'.
+    """
     known = {name: tasks.parse(name) for name in frame["task"].unique()}
     frame = frame[[known[name].experiment == experiment for name in frame["task"]]]
     return frame.assign(
@@ -30,7 +35,10 @@ def runs_of(frame: pd.DataFrame, experiment: str = "deep_sea") -> pd.DataFrame:
 
 
 def ends_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """The last row of finished runs, with `episodes_to_solve`: those played where it is not."""
+    """Returns the last rows of finished runs, with columns `solved` and `episodes_to_solve`.
+
+    For an unsolved run, `episodes_to_solve` is the number of episodes played.
+    """
     ends = table.ends(rows[rows["finished"]])
     return ends.assign(
         solved=ends["solved_20"].notna(),
@@ -39,7 +47,7 @@ def ends_of(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def failures(request: Request) -> Any:
-    """The share of bad episodes so far over episodes, a line for each seed."""
+    """Draws the share of bad episodes so far against episodes, with a line for each seed."""
     rows = runs_of(request.main())
     rows = rows[rows["encoding"].isin(DIRECT)]
     sizes = sorted(rows["size"].unique())
@@ -85,10 +93,10 @@ def failures(request: Request) -> Any:
 
 
 def sizes(request: Request) -> Any:
-    """Episodes to solve against size, with the exponent that fits each agent."""
+    """Draws episodes to solve against size, with the fitted exponent of each agent."""
     rows = runs_of(request.main())
     ends = ends_of(rows[rows["encoding"].isin(DIRECT)])
-    # Index and raw observations are the same run: the first counts.
+    # Runs on index and raw observations are identical: keeps the first.
     ends = ends.sort_values("encoding").drop_duplicates(["agent", "setting", "size", "seed"])
     if ends["size"].nunique() < 2:
         raise UsageError(
@@ -131,10 +139,14 @@ def sizes(request: Request) -> Any:
 
 
 def exponent(size: np.ndarray, episodes: np.ndarray) -> float | None:
-    """The slope of log episodes over log size; None with fewer than three sizes.
+    """Returns the slope of log episodes against log size; None with fewer than three sizes.
 
-    Runs that were solved at the rule's least number of episodes are left out: they may have been
-    solved before.
+    Excludes runs that were solved at `LEAST_EPISODES`, the first episode at which a run counts as
+    solved, because they may have crossed the threshold earlier.
+
+    Args:
+      size: `[runs]`, sizes of Deep Sea.
+      episodes: `[runs]`, episodes to solve.
     """
     above = episodes > recorder.LEAST_EPISODES
     if len(np.unique(size[above])) < 3:
@@ -143,7 +155,7 @@ def exponent(size: np.ndarray, episodes: np.ndarray) -> float | None:
 
 
 def encodings(request: Request) -> Any:
-    """Episodes to solve for each encoding of Deep Sea's states, a panel for each size."""
+    """Draws episodes to solve for each encoding of Deep Sea's states, a panel for each size."""
     ends = ends_of(runs_of(request.main()))
     several = ends.groupby(["agent", "setting", "size"])["encoding"].transform("nunique") > 1
     ends = ends[several]

@@ -16,11 +16,11 @@ class Request:
 
     Attributes:
       frame: a table (experiments/table.py).
-      folders: where it came from; `spread` looks for probes there.
-      agents: agents ('dqn') or agents with a setting ('eve paper') to show; all if there are none.
-      task: of `curves` and `sensitivity`; by default the one with most runs.
-      size: of `failures`; by default 30.
-      threshold: of scores, a key of `scores.THRESHOLDS`.
+      folders: sources of the table; `spread` looks for probes there.
+      agents: agents ('dqn') or agents with a setting ('eve paper') to show; empty for all.
+      task: task of `curves` and `sensitivity`; by default the one with most runs.
+      size: size of `failures`; by default 30.
+      threshold: threshold of scores, a key of `scores.THRESHOLDS`.
     """
 
     frame: pd.DataFrame
@@ -45,14 +45,14 @@ class Request:
             )
 
     def chosen(self) -> pd.DataFrame:
-        """The rows of the agents that were asked for."""
+        """Returns the rows of the selected agents."""
         if not self.agents:
             return self.frame
         words = self.frame["agent"] + " " + self.frame["setting"]
         return self.frame[self.frame["agent"].isin(self.agents) | words.isin(self.agents)]
 
     def main(self) -> pd.DataFrame:
-        """The rows of `chosen`; without `agents`, those of presets that are no ablations."""
+        """Returns `chosen`; without `agents`, the rows of presets that are not ablations."""
         plain = [name for name in PRESETS if not name.startswith("paper_")]
         rows = self.frame[self.frame["setting"].isin(plain)]
         return self.chosen() if self.agents or rows.empty else rows

@@ -21,17 +21,17 @@ ABLATIONS = {
     for name in PRESETS
     if name.startswith("paper_")
 }
-"""What each ablation of the paper changes."""
+"""From each ablation of the paper to the fields that it changes."""
 BASES = {"default": "#0072b2", "paper": "#d55e00"}
 PAPER_RANGES = dict(
     omega=(1.0, 1e2), sigma_return=(1e1, 1e3), epsilon=(1e-13, 1e-8), beta=(1e-13, 1e-8)
 )
-"""Where the paper's text calls its agent good or robust; of sigma_return it has the square."""
+"""Ranges that the paper's text calls good or robust; for sigma_return, it states the square."""
 TITLES = {"default": "EVE", "paper": "EVE (paper)"}
 
 
 class Parsed(NamedTuple):
-    """A setting: its preset, and what was changed beside it."""
+    """A setting: its preset, and the fields that differ from it."""
 
     preset: str
     changes: dict[str, str]
@@ -43,7 +43,7 @@ class Parsed(NamedTuple):
 
     @property
     def ablation(self) -> str | None:
-        """The one ablation that the setting is; '' if it is its base; None if it is neither."""
+        """The setting's ablation; '' if the setting equals its base; None if it is neither."""
         name = self.preset.removeprefix("paper_") if self.preset.startswith("paper_") else ""
         if not self.changes:
             return name
@@ -52,19 +52,19 @@ class Parsed(NamedTuple):
 
 
 def _written(changes: dict[str, Any]) -> dict[str, str]:
-    """Changes as a setting has them."""
+    """Formats changes as in the text of a setting."""
     return {field: str(value).lower() for field, value in changes.items()}
 
 
 def parse(setting: str) -> Parsed:
-    """`paper omega=1` as preset and changes."""
+    """Parses a setting such as `paper omega=1` into preset and changes."""
     words = setting.split()
     preset = words.pop(0) if words[0] in PRESETS else "default"
     return Parsed(preset, dict(word.split("=", 1) for word in words))
 
 
 def _parsed(frame: pd.DataFrame) -> dict[str, Parsed]:
-    """Every setting of EVE, without the changes that all of them share."""
+    """Parses all settings of EVE, and drops the changes that all of them share."""
     settings = {name: parse(name) for name in frame["setting"].unique()}
     items = [set(parsed.changes.items()) for parsed in settings.values()]
     shared = set.intersection(*items) if len(items) > 1 else set()
@@ -75,7 +75,7 @@ def _parsed(frame: pd.DataFrame) -> dict[str, Parsed]:
 
 
 def _measured(rows: pd.DataFrame, task: str) -> tuple[pd.DataFrame, str]:
-    """The ends of a task's runs, and the column that measures them."""
+    """Returns the last rows of a task's finished runs, and the name of the column to draw."""
     rows = rows[rows["task"] == task]
     if tasks.parse(task).is_deep_sea:
         return deep_sea.ends_of(rows), "episodes_to_solve"
@@ -84,7 +84,7 @@ def _measured(rows: pd.DataFrame, task: str) -> tuple[pd.DataFrame, str]:
 
 
 def ablations(request: Request) -> Any:
-    """The four ablations beside what they are ablations of, a panel for each task."""
+    """Draws the four ablations next to the agents that they modify, with a panel for each task."""
     rows = request.chosen()
     rows = rows[rows["agent"] == "eve"]
     parsed = _parsed(rows) if len(rows) else {}
@@ -124,7 +124,7 @@ def _by_size(names: Any) -> list[str]:
 
 
 def sensitivity_tasks(frame: pd.DataFrame) -> list[str]:
-    """Tasks on which a parameter has two values or more, those with most settings first."""
+    """Returns tasks on which a parameter has two or more values; most values first."""
     counts = {
         task: _single(rows).groupby(["base", "field"])["number"].nunique().max()
         for task, rows in frame[frame["agent"] == "eve"].groupby("task")
@@ -133,7 +133,7 @@ def sensitivity_tasks(frame: pd.DataFrame) -> list[str]:
 
 
 def _single(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each setting with one changed number: setting, base, field, number."""
+    """Returns a row for each setting with one changed number: setting, base, field, number."""
     found = []
     for setting, parsed in _parsed(rows).items():
         if len(parsed.changes) == 1 and parsed.preset in BASES:
@@ -146,7 +146,7 @@ def _single(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def sensitivity(request: Request) -> Any:
-    """One task's result over the values of each parameter, a row of panels for each preset."""
+    """Draws one task's result against the values of each parameter; each preset has a row."""
     rows = request.chosen()
     rows = rows[rows["agent"] == "eve"]
     known = sensitivity_tasks(rows)

@@ -1,4 +1,4 @@
-"""Strip charts: a row for each group, a dot for each seed, the median as a bar, and how many."""
+"""Strip charts: a row for each group with a dot for each seed, a bar at the median, and n."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,9 +12,9 @@ class Panel(NamedTuple):
     """One chart.
 
     Attributes:
-      title: of the chart.
-      groups: names of rows, each with its runs (columns of `table.RUN`, `value`, and maybe
-        `solved`: where it is false the dot is an open triangle).
+      title: title of the chart.
+      groups: names of rows, each with its runs (columns of `table.RUN`, `value`, and optionally
+        `solved`: runs for which it is false are open triangles).
       value: the column to draw.
     """
 
@@ -24,7 +24,13 @@ class Panel(NamedTuple):
 
 
 def strips(panels: Sequence[Panel], title: str, colours: Mapping[style.Series, str]) -> Any:
-    """A figure of such charts side by side, at most three in a row."""
+    """Draws charts side by side, at most three in a row.
+
+    Args:
+      panels: the charts.
+      title: title of the figure.
+      colours: colour of each agent and setting.
+    """
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     most = max(len(panel.groups) for panel in panels)
@@ -44,7 +50,7 @@ def _names(panel: Panel) -> list[str]:
 
 
 def _draw(axis: Any, panel: Panel, colours: Mapping[style.Series, str], named: bool) -> None:
-    """Draws one chart; the number of seeds alone names its rows if those beside it are named."""
+    """Draws one chart; unless `named`, rows have no names, since the chart to the left has them."""
     names = []
     for row, (name, runs) in enumerate(panel.groups):
         number = f"n={len(runs)}"

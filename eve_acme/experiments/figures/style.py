@@ -1,7 +1,7 @@
-"""The house style of all figures: colours, names, text for the pointer, and files.
+"""The house style of all figures: colours, names, tooltips, and files.
 
-An agent has the same colour everywhere (Okabe and Ito's palette, safe for colour-blind readers);
-seeds are dots or thin lines; every point or legend says how many there were.
+An agent has the same colour everywhere (Okabe and Ito's palette, safe for colour-blind readers).
+Seeds are dots or thin lines; every point or legend states their number.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ DARK = {
     "#5d3a9b": "#ab8ce0",
     "#a03020": "#e07a6a",
 }
-"""Each colour of the figures as a dark page shows it."""
+"""From each colour of the figures to its variant on a dark page."""
 NAMES = dict(eve="EVE", dqn="DQN", boot_dqn="Bootstrapped DQN", random="random")
 COLOURS = {
     ("eve", "default"): "#0072b2",
@@ -68,7 +68,7 @@ _SVG = "http://www.w3.org/2000/svg"
 
 @contextlib.contextmanager
 def house() -> Iterator[None]:
-    """Sets Matplotlib's parameters to the house style, whatever they were."""
+    """Context manager that sets all of Matplotlib's parameters to the house style."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -90,24 +90,24 @@ class Series(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As `--agents` takes it."""
+        """The name that `--agents` takes."""
         return f"{self.agent} {self.setting}"
 
 
 def series_of(frame: pd.DataFrame) -> list[Series]:
-    """The agents and settings of a table: those with a colour of their own, then the others."""
+    """Returns the agents and settings of a table: those with a fixed colour, then the others."""
     found = sorted({Series(*pair) for pair in zip(frame["agent"], frame["setting"], strict=True)})
     first = [Series(*pair) for pair in COLOURS if pair in found]
     return first + [one for one in found if one not in first]
 
 
 def rows_of(frame: pd.DataFrame, series: Series) -> pd.DataFrame:
-    """The rows of one agent and setting."""
+    """Returns the rows of one agent and setting."""
     return frame[(frame["agent"] == series.agent) & (frame["setting"] == series.setting)]
 
 
 def colours(series: Sequence[Series]) -> dict[Series, str]:
-    """A colour for each; those without one of their own take the others in turn."""
+    """Assigns a colour to each; those without a fixed colour cycle through `OTHERS`."""
     rest = [one for one in series if one not in COLOURS]
     return {
         one: COLOURS[one] if one in COLOURS else OTHERS[rest.index(one) % len(OTHERS)]
@@ -118,7 +118,17 @@ def colours(series: Sequence[Series]) -> dict[Series, str]:
 def new(
     columns: int = 1, rows: int = 1, size: tuple[float, float] = (5.4, 3.9), **more: Any
 ) -> Any:
-    """A figure with `[rows, columns]` axes, without any window."""
+    """Makes a figure that opens no window.
+
+    Args:
+      columns: columns of axes.
+      rows: rows of axes.
+      size: width and height in inches.
+      **more: arguments of `Figure.subplots`.
+
+    Returns:
+      the figure and its axes `[rows, columns]`.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -128,20 +138,20 @@ def new(
 
 
 def hover(artist: Any, text: str) -> None:
-    """Gives an artist a text that browsers show when the pointer is on it."""
+    """Sets an artist's tooltip, which browsers show when the pointer is on it."""
     artist.set_gid(_HOVER + text)
 
 
 def dots(axis: Any, runs: pd.DataFrame, x: Any, y: str, colour: str, **more: Any) -> None:
-    """One dot for each run, each with its agent, setting, task and seed for the pointer.
+    """Draws one dot for each run, with agent, setting, task and seed as its tooltip.
 
     Args:
-      axis: to draw on.
+      axis: axes to draw on.
       runs: one row for each run, with the columns of `table.RUN` and `y`.
-      x: positions, one for each run.
+      x: one position for each run, or one for all.
       y: the column to draw.
-      colour: of the dots.
-      **more: for `Axes.plot`.
+      colour: colour of the dots.
+      **more: arguments of `Axes.plot`.
     """
     form: dict[str, Any] = dict(marker="o", ms=4, alpha=0.7, color=colour, ls="none", mew=0.8)
     for place, (_, run) in zip(np.broadcast_to(x, len(runs)), runs.iterrows(), strict=True):
@@ -150,24 +160,24 @@ def dots(axis: Any, runs: pd.DataFrame, x: Any, y: str, colour: str, **more: Any
 
 
 def run_text(run: pd.Series) -> str:
-    """Agent, setting, task and seed of a run, in words."""
+    """Describes a run by its agent, setting, task and seed."""
     return f"{Series(run['agent'], run['setting']).name}, {run['task']}, seed {run['seed']}"
 
 
 def seeds(number: int) -> str:
-    """A number of seeds in words."""
+    """Formats a number of seeds, such as '1 seed'."""
     return f"{number} seed" if number == 1 else f"{number} seeds"
 
 
 def save(figure: Any) -> dict[str, bytes]:
-    """The figure as files, by their suffix: PNG and SVG, the latter with texts for the pointer."""
+    """Returns the figure's files by suffix: PNG, and SVG with tooltips."""
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     return dict(png=_drawn(figure, "png", dpi=150), svg=ElementTree.tostring(_svg(figure)))
 
 
 def inline(figure: Any, label: str) -> str:
-    """The figure as an `svg` element of a page, whose colours follow those of the page."""
+    """Returns the figure as an `svg` element whose colours follow those of the page."""
     root = _svg(figure)
     for element in root.iter():
         element.tag = element.tag.partition("}")[2]
@@ -177,7 +187,7 @@ def inline(figure: Any, label: str) -> str:
         root.remove(unwanted)
     width = float(root.attrib.pop("width").removesuffix("pt"))
     del root.attrib["height"]
-    # In points, of which a pixel is 3/4: a single chart fits a telephone, and larger ones scroll.
+    # `width` is in points (3/4 of a pixel): a single chart fits a phone, larger ones scroll.
     root.set("style", f"min-width:{0.92 * width:.0f}px;max-width:{1.6 * width:.0f}px")
     root.set("role", "img")
     root.set("aria-label", label)
@@ -188,7 +198,7 @@ def inline(figure: Any, label: str) -> str:
 
 
 def variable(colour: str) -> str:
-    """The name of the CSS variable of a colour."""
+    """Returns the name of the CSS variable of a colour."""
     return f"--c{colour.removeprefix('#')}"
 
 
@@ -200,7 +210,7 @@ def _drawn(figure: Any, suffix: str, **more: Any) -> bytes:
 
 
 def _svg(figure: Any) -> ElementTree.Element:
-    """The figure as SVG, in which elements with a text for the pointer have it as their title."""
+    """Returns the figure as SVG, with tooltips as `title` elements."""
     root = ElementTree.fromstring(_drawn(figure, "svg", metadata=dict(Date=None)))
     for element in root.iter():
         name = element.get("id", "")
@@ -213,7 +223,7 @@ def _svg(figure: Any) -> ElementTree.Element:
 
 
 def legend(figure: Any, entries: Sequence[tuple[str, str]]) -> None:
-    """A legend of names and colours below the axes."""
+    """Adds a legend of names and colours below the axes."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=colour, lw=2, label=name) for name, colour in entries]
@@ -222,7 +232,7 @@ def legend(figure: Any, entries: Sequence[tuple[str, str]]) -> None:
 
 
 def log_ticks(axis: Any) -> None:
-    """Makes an `XAxis` or `YAxis` logarithmic, with plain numbers at 1, on short ones 2 and 5."""
+    """Makes an `XAxis` or `YAxis` logarithmic; labels powers of ten, on short axes also 2 and 5."""
     from matplotlib import ticker
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
@@ -234,6 +244,6 @@ def log_ticks(axis: Any) -> None:
 
 
 def seeds_span(numbers: Iterable[int]) -> str:
-    """Numbers of seeds of several points in words."""
+    """Formats the numbers of seeds of several points, such as '2 to 5 seeds'."""
     least, most = min(numbers := list(numbers)), max(numbers)
     return seeds(most) if least == most else f"{least} to {most} seeds"

@@ -12,7 +12,7 @@ from eve_acme.experiments.figures.request import Request
 
 
 def radar(request: Request) -> Any:
-    """The mean score of each tag of bsuite, a polygon for each agent, a dot for each seed.
+    """Draws the mean score of each tag of bsuite: a polygon for each agent, a dot for each seed.
 
     A tag is shown if at least half of its experiments were run.
     """
@@ -64,7 +64,7 @@ def radar(request: Request) -> Any:
 
 
 def intervals(request: Request) -> Any:
-    """The score of each experiment, and of all together, with 95 % intervals over seeds."""
+    """Draws the score of each experiment, and of all together, with 95 % intervals over seeds."""
     by_seed = _scores(request)
     if by_seed.empty:
         raise UsageError(
@@ -86,7 +86,7 @@ def intervals(request: Request) -> Any:
             ]
             for one in series
         }
-        # A mean over other experiments than those of the others would compare unlike things.
+        # Means are comparable only between agents that ran all experiments.
         strata = {one: s for one, s in strata.items() if len(s) == len(experiments)}
         iqm = scores.interquartile_mean
         lines.append(("mean of all", {one: scores.estimate(s) for one, s in strata.items()}))
