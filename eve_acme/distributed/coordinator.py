@@ -118,7 +118,7 @@ class Coordinator(Node):
         if learner is not None:
             quiet = self._quiet("rounds", learner["rounds"])
             if quiet > STALL_SECONDS:
-                why = learner["waiting"] or "it does not say why"
+                why = learner["waiting"] or "JAX compiles its first rounds, or the machine is busy"
                 causes.append(f"learner has not learnt for {quiet:.0f} s: {why}")
         for actor, silent in sorted((seen["silence"] or {}).items()):
             if silent > STALL_SECONDS:
