@@ -81,7 +81,7 @@ def test_vectors_of_trees_are_flattened_as_the_network_does():
     expected = np.array([0.2, 0.4, 0.0, 1.0, 0.5], np.float32)  # Bytes are scaled.
     assert network.width == 5
     np.testing.assert_array_equal(evidence.vector(network, observation), expected)
-    np.testing.assert_allclose(networks.vector(network, observation), expected, rtol=1e-6)
+    np.testing.assert_array_equal(networks.vector(network, observation), expected)
     stacked = jax.tree_util.tree_map(lambda leaf: np.stack([leaf, 0 * leaf]), observation)
     out = evidence.vectors(network, stacked, 1)
     np.testing.assert_array_equal(out, [expected, 0.0 * expected])
