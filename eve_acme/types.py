@@ -98,7 +98,7 @@ class Rounds(NamedTuple):
       steps: `[R]` int32, the size of replay when each round was drawn.
       due: the number of rounds to learn; the rest of the R is padding.
       shares: `[R, batches_per_step, batch_size, num_actions]`, the share of the prior's variance
-        that is left at the next states, as of each round; () if the posterior does not count
+        that is left at the next states, as of the last round; () if the posterior does not count
         inputs.
       scale: `[R]`, the scale of returns as of each round.
       largest: `[R]`, the largest absolute return as of each round.

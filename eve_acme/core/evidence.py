@@ -87,7 +87,9 @@ def vectors(network: Network, observations: Any, batch: int) -> Any:
 def _scaled(leaf: Any) -> HostArray:
     """Casts to float32; bytes are scaled to [0, 1]."""
     leaf = np.asarray(leaf)
-    return leaf.astype(np.float32) / np.float32(255.0 if leaf.dtype == np.uint8 else 1.0)
+    if leaf.dtype == np.uint8:
+        return leaf.astype(np.float32) / np.float32(255.0)
+    return leaf.astype(np.float32, copy=False)
 
 
 def with_entries(network: Network, batches: Transition) -> Transition:
@@ -175,15 +177,6 @@ class Evidence:
             next_x = vector(self._network, transition.o_t) if transition.discount_t else ()
             tally = self._repeats.add(x, action, float(transition.r_t), next_x)
             self._factor.add(in_units(x, self.units), action, tally, self.scale)
-
-    def outgrown_by(self, observation: Any) -> bool:
-        """Whether `measure` would change the units.
-
-        Rounds that were drawn in the old units must be learnt before it does.
-        """
-        if isinstance(self.units, tuple):
-            return False
-        return grow(self.units, vector(self._network, observation)) is not self.units
 
     def measure(self, observation: Any) -> None:
         """Enlarges the units to fit an observation, and rescales the counted inputs to them."""

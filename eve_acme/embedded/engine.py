@@ -1,9 +1,9 @@
 """The embedded engine: one process, in lock-step. Runs with the same seed are equal.
 
 The environment may be any `dm_env.Environment` with discrete actions. The engine draws minibatches
-at each step and learns those of several steps at once: at the latest at the end of the episode,
-when the actor renews its sample, or when a caller reads the state or the posterior. JAX dispatches
-asynchronously and learns while Python takes the next steps; the order of all operations is fixed.
+at each step and learns those of several steps at once: at the latest when the actor renews its
+sample, or at the end of the episode. JAX dispatches asynchronously and learns while Python takes
+the next steps; the order of all operations is fixed.
 """
 
 import os
@@ -110,8 +110,8 @@ class Engine(Loop):
 
     @property
     def state(self) -> Any:
-        """The learner's state. The next step donates its buffers: copy those that you keep."""
-        self._learn()
+        """The learner's state, without the pending rounds. The next step donates its buffers: copy
+        those that you keep."""
         return self._learning.state
 
     def check_room(self, steps: int) -> None:
@@ -124,8 +124,7 @@ class Engine(Loop):
         return True
 
     def posterior(self) -> Posterior:
-        """Returns the current posterior."""
-        self._learn()
+        """Returns the current posterior, with all steps counted, without the pending rounds."""
         return self._learning.posterior(self.n, self.memory.evidence.known())
 
     @property
@@ -146,6 +145,7 @@ class Engine(Loop):
         return after
 
     def _plan_episode(self) -> None:
+        self._learn()
         self._episode_plan, self._select_key = self._begin(
             self.posterior(), self._acting_key, self.episodes, self._episode_length
         )
@@ -160,8 +160,6 @@ class Engine(Loop):
         return np.asarray(action).item()
 
     def _observe(self, timestep: dm_env.TimeStep, action: Any, after: dm_env.TimeStep) -> None:
-        if self.memory.evidence.outgrown_by(timestep.observation):
-            self._learn()  # Pending rounds, in the units in which they were drawn.
         self._new = self.memory.add(timestep.observation, action, after)
 
     def _learn_step(self, after: dm_env.TimeStep) -> None:
@@ -181,7 +179,6 @@ class Engine(Loop):
         Raises:
           Diverged: the last loss was not finite; nothing is written.
         """
-        self._learn()
         saved = dict(
             learning=self._learning.save(),
             memory=self.memory.save(),

@@ -236,10 +236,6 @@ class Replay:
             o_t=self._o_t.read(index),
         )
 
-    def next_inputs(self, index: np.ndarray) -> Any:
-        """Reads the next observations of the transitions at rows `index`."""
-        return self._o_t.read(index)
-
     def _make_whole(self) -> None:
         """Converts observations to dense vectors; raises ReplayFull, and changes nothing, if the
         transitions do not fit in that form."""

@@ -14,8 +14,9 @@ from eve_acme.replay.columns import Replay
 from eve_acme.replay.windows import Windows
 from eve_acme.types import New, Rounds, Transition
 
-MOST_ROUNDS, MOST_BYTES = 16, 2**24
-"""Largest number of rounds that are learnt in one call, and largest size of their transitions."""
+MOST_ROUNDS, MOST_BYTES = 10, 2**24
+"""Largest number of rounds that are learnt in one call (those of the steps for which actors use one
+posterior), and largest size of their transitions."""
 
 
 def rounds_per_item(config: EVEConfig) -> int:
@@ -44,7 +45,9 @@ class Memory:
     transition is first drawn, and until then its value does not reach the states before it.
 
     `draw` fixes the indices of a round's transitions. `take` reads the transitions of all pending
-    rounds at once, which is equivalent because replay only grows.
+    rounds at once, which is equivalent because replay only grows, and computes the posterior's
+    variance at their next states, from all transitions so far: the pending rounds are learnt with
+    one posterior, which is also the one that actors get next.
 
     Args:
       config: the hyper-parameters.
@@ -79,7 +82,6 @@ class Memory:
         self._steps = np.zeros(most_rounds, np.int32)
         self._scale = np.ones(most_rounds, np.float32)
         self._largest = np.ones(most_rounds, np.float32)
-        self._shares: list[Any] = []
         self.waiting = 0
 
     @property
@@ -100,7 +102,6 @@ class Memory:
           The number of transitions that the step completed.
         """
         replay = self.replay
-        self.evidence.measure(observation)
         new = self._windows.add(
             replay.input(observation),
             action,
@@ -132,9 +133,6 @@ class Memory:
             o_tm1, a_tm1, r_t, discount_t, o_t = jax.tree_util.tree_map(
                 lambda leaf, i=i: leaf[i], new.transitions
             )
-            if self.waiting and self.evidence.outgrown_by(o_tm1):
-                yield self.take()  # Learnt in the units in which they were drawn.
-            self.evidence.measure(o_tm1)
             transition = Transition(
                 self.replay.input(o_tm1), a_tm1, r_t, discount_t, self.replay.input(o_t)
             )
@@ -167,42 +165,47 @@ class Memory:
         self._steps[i] = size
         self._scale[i] = self.evidence.scale
         self._largest[i] = self.evidence.largest
-        self._shares.append(self.evidence.shares(self.replay.next_inputs(index)))
         self.waiting += 1
         return self.waiting >= self.most
 
     def take(self) -> Rounds:
         """Returns and clears the pending rounds."""
-        shares: Any = ()
-        if not isinstance(self._shares[0], tuple):
-            shares = np.zeros((self._most_rounds, *self._shares[0].shape), np.float32)
-            shares[: self.waiting] = self._shares
         most = self.most if self.waiting <= self.most else self._most_rounds
+        batches = self.replay.read(self._index[:most])
+        o_t = jax.tree_util.tree_map(lambda leaf: leaf[: self.waiting], batches.o_t)
+        shares = self.evidence.shares(o_t, 3)
+        if not isinstance(shares, tuple):
+            shares = np.pad(shares, ((0, most - self.waiting), *[(0, 0)] * 3))
         rounds = Rounds(
-            batches=self.replay.read(self._index[:most]),
+            batches=batches,
             steps=self._steps[:most].copy(),
             due=self.waiting,
-            shares=shares[:most],
+            shares=shares,
             scale=self._scale[:most].copy(),
             largest=self._largest[:most].copy(),
             known=self.evidence.known(),
         )
-        self.waiting, self._shares = 0, []
+        self.waiting = 0
         return rounds
 
     def save(self) -> dict[str, Any]:
-        """Returns the whole state, except for pending rounds."""
+        """Returns the whole state."""
+        pending = (self._index, self._steps, self._scale, self._largest)
         return dict(
             replay=self.replay.save(),
             evidence=self.evidence.save(),
             windows=self._windows.save(),
             rng=self.rng.bit_generator.state,
+            pending=[column[: self.waiting].copy() for column in pending],
         )
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Restores the state that `save` returned, without pending rounds."""
+        """Restores the state that `save` returned."""
         self.replay.restore(saved["replay"])
         self.evidence.restore(saved["evidence"])
         self._windows.restore(saved["windows"])
         self.rng.bit_generator.state = saved["rng"]
-        self.waiting, self._shares = 0, []
+        self.waiting = len(saved["pending"][0])
+        pending = (self._index, self._steps, self._scale, self._largest)
+        for column, rows in zip(pending, saved["pending"], strict=True):
+            column[: self.waiting] = rows

@@ -166,21 +166,17 @@ def test_other_structures_do_not_count_inputs(table, config):
 
 def test_units_are_those_of_what_was_acted_in(six):
     """The first size of each entry, and what is more than four times that. To ask for shares
-    changes nothing. `outgrown_by` tells when units would change, those of new entries too."""
+    changes nothing."""
     found = Evidence(EVEConfig(), six)
     np.testing.assert_array_equal(found.units, np.zeros(6))
     x = np.array([3.0, 0, -0.5, 0, 0, 0], np.float32)
-    assert found.outgrown_by(x)
     found.add(visit(x, 0), 0.0)
-    assert not found.outgrown_by(np.array([12.0, 0, 2.0, 0, 0, 0], np.float32))
+    found.measure(np.array([12.0, 0, 2.0, 0, 0, 0], np.float32))
     np.testing.assert_array_equal(found.units, [3.0, 0, 0.5, 0, 0, 0])
     new = np.array([12.0, 7.0, 0, 0, 0, 0], np.float32)
-    assert found.outgrown_by(new)
     found.measure(new)
-    assert not found.outgrown_by(new)
     np.testing.assert_array_equal(found.units, [3.0, 7.0, 0.5, 0, 0, 0])
     large = SparseInput(np.array([2, -1], np.int32), np.array([2.5, 99.0], np.float32))
-    assert found.outgrown_by(large)
     found.shares(large.whole(6)[None, None])
     np.testing.assert_array_equal(found.units, [3.0, 7.0, 0.5, 0, 0, 0])
     before = found.known()
@@ -192,7 +188,6 @@ def test_units_are_those_of_what_was_acted_in(six):
 def test_without_a_scale_that_adapts_there_are_no_units(six, table):
     found = Evidence(EVEConfig(adaptive_scale=False), six)
     found.add(visit(np.full(6, 9.0, np.float32), 0), 0.0)
-    assert not found.outgrown_by(np.full(6, 900.0, np.float32))
     assert found.units == () and found.known().units == ()
     assert _with_returns(table, [1.0]).known().units == ()  # An index has none.
 
@@ -228,7 +223,6 @@ def test_an_outgrown_unit_is_as_if_it_had_been_known_from_the_start(kind, times,
         found.add(visit(x, action), 1.0)
         fresh.add(visit(x, action), 1.0)
     assert not np.array_equal(found.units, fresh.units)
-    assert found.outgrown_by(large) and not fresh.outgrown_by(large)
     for each in (found, fresh):
         each.add(visit(large, 1), 1.0)
     np.testing.assert_array_equal(found.units, fresh.units)
@@ -298,8 +292,9 @@ def test_what_is_saved_is_restored_exactly(kind, request):
     for each in (found, other):
         each.add(visit(more, 1), 5.0)
         if not network.indexed:  # Its units are not what was restored any more.
-            assert each.outgrown_by(100.0 * more)
+            before = each.units
             each.add(visit(100.0 * more, 0), 5.0)
+            assert np.all(each.units > before)
     assert (other.scale, other.largest) == (found.scale, found.largest)
     assert isinstance(found.known().tangent, Arrow if network.indexed else Landmarks)
     jax.tree_util.tree_map(np.testing.assert_array_equal, other.known(), found.known())
