@@ -245,6 +245,7 @@ def test_both_engines_make_the_same_update(observations):
     learner = make_sampled(observations, iter([one]))
     learner.restore(start)
     learner.step()
+    engine._learn()
     assert learner.n == 6
     assert_same_agents(learner, engine)
 
