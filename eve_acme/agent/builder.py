@@ -52,7 +52,7 @@ class EVEBuilder:
     ):
         self._config = config
         self._episodes_so_far = episodes_so_far
-        self._mode = replay.make_mode(sampling, limited, ahead)
+        self._mode = replay.Mode(sampling, limited, ahead)
         self._extras = extras_spec
 
     @property

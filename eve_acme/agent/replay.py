@@ -21,10 +21,11 @@ learning draws. This upper bound is tight, so a reader that prefetches blocks un
 arrives.
 """
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import dm_env
 import jax
@@ -46,47 +47,49 @@ REPLAY = "eve_replay"
 STREAM = "eve_stream"
 AHEAD = 2
 """Maximum number of trajectories that actors have written and the learner has not read."""
+MOST_STEPS = 10
+"""Maximum number of transitions in a trajectory."""
 WITHOUT_END = 2**62
 
 
-class Mode(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Mode:
     """How trajectories get from actors to the learner.
 
     Attributes:
       sampling: 'streamed' or 'sampled'.
       limited: whether the rate limiters enforce the ratio of samples to inserts.
-      steps: T, the maximum number of transitions in a trajectory. It is one if the limiter counts
-        samples per item, or if a lock-step driver reads each step as soon as it was taken.
-      ahead: see `AHEAD`.
+      ahead: see `AHEAD`; at least 2.
+
+    Raises:
+      ValueError: an attribute is not allowed.
     """
 
     sampling: str = "streamed"
     limited: bool = True
-    steps: int = 10
     ahead: int = AHEAD
+
+    def __post_init__(self) -> None:
+        if self.sampling not in ("streamed", "sampled"):
+            raise ValueError(
+                f"sampling: got {self.sampling!r}, allowed are 'streamed' and 'sampled'"
+            )
+        if self.ahead < 2:
+            raise ValueError(f"ahead: got {self.ahead}, allowed is a whole number from 2")
 
     @property
     def streamed(self) -> bool:
+        """Whether the learner reads each trajectory once."""
         return self.sampling == "streamed"
 
+    @property
+    def steps(self) -> int:
+        """T, the maximum number of transitions in a trajectory.
 
-def make_mode(sampling: str = "streamed", limited: bool = True, ahead: int = AHEAD) -> Mode:
-    """Makes a mode with the matching `steps`.
-
-    Args:
-      sampling: 'streamed' or 'sampled'.
-      limited: whether the rate limiters enforce the ratio of samples to inserts.
-      ahead: see `AHEAD`; at least 2.
-
-    Raises:
-      ValueError: an argument is not allowed.
-    """
-    if sampling not in ("streamed", "sampled"):
-        raise ValueError(f"sampling: got {sampling!r}, allowed are 'streamed' and 'sampled'")
-    if ahead < 2:
-        raise ValueError(f"ahead: got {ahead}, allowed is a whole number from 2")
-    steps = Mode().steps if limited and sampling == "streamed" else 1
-    return Mode(sampling, limited, steps, ahead)
+        It is one if the limiter counts samples per item, or if a lock-step driver reads each step
+        as soon as it was taken.
+        """
+        return MOST_STEPS if self.limited and self.streamed else 1
 
 
 def signature(environment_spec: Any, extras_spec: Any = ()) -> New:
@@ -193,7 +196,7 @@ class Writer:
     def write(self, new: New, tables: Sequence[str]) -> None:
         """Creates one item in each table; `flush` blocks until the server has them."""
         if self._writer is None:
-            self._writer = self._client.trajectory_writer(num_keep_alive_refs=Mode().steps)
+            self._writer = self._client.trajectory_writer(num_keep_alive_refs=MOST_STEPS)
         size = len(new.returns)
         columns = (new.transitions, new.returns, new.extras)
         leaves, structure = jax.tree_util.tree_flatten(columns)

@@ -30,9 +30,9 @@ SPEC = specs.EnvironmentSpec(
     discounts=specs.BoundedArray((), np.float64, 0.0, 1.0, "discount"),
 )
 NUMBERS = SPEC._replace(observations=specs.Array((), np.int32, "number"))
-LOCK_STEP = replay.make_mode(limited=False)
-SAMPLED = replay.make_mode("sampled", limited=False)
-STREAMED = replay.make_mode(ahead=100)
+LOCK_STEP = replay.Mode(limited=False)
+SAMPLED = replay.Mode("sampled", limited=False)
+STREAMED = replay.Mode(ahead=100)
 """With room for all that a test writes before it reads."""
 
 
@@ -203,7 +203,7 @@ def test_an_episode_that_was_given_up_leaves_nothing_in_the_next(steps):
 
 
 def test_trajectories_have_the_types_of_the_learner():
-    with Served(EVEConfig(), replay.make_mode()) as served:
+    with Served(EVEConfig(), replay.Mode()) as served:
         play(served.adder, served.config, [4])
         dataset = served.dataset()
         new = next(dataset)
@@ -332,7 +332,7 @@ def test_whoever_draws_draws_uniformly(sampling, newest):
     spec = NUMBERS.observations
     memory = Memory(config, make_networks(NUMBERS, config), spec, np.random.default_rng(0))
     rounds = []
-    with Served(config, replay.make_mode(sampling), NUMBERS) as served:
+    with Served(config, replay.Mode(sampling), NUMBERS) as served:
         dataset = served.dataset()
         for states in ([0, 1, 2, 3, 4], [5]):
             write_episode(served.adder, states)
@@ -357,7 +357,7 @@ def test_whoever_draws_draws_uniformly(sampling, newest):
 
 def test_limiter_lets_just_the_due_samples_through():
     config = EVEConfig(min_replay=4, batches_per_step=2, batch_size=3)
-    with Served(config, replay.make_mode("sampled")) as served:
+    with Served(config, replay.Mode("sampled")) as served:
         table, adder = served.tables[replay.REPLAY], served.adder
         start, steps = random_episode(np.random.default_rng(0), 0, 7, truncated=False)
         adder.add_first(start)
@@ -378,7 +378,7 @@ def test_limiter_lets_just_the_due_samples_through():
 @pytest.mark.parametrize("ahead", [2, 5])
 def test_actors_are_in_front_of_a_streamed_reader_by_so_many_trajectories(ahead):
     """As soon as one is read, one more is let in; and the table that keeps all never blocks."""
-    with Served(EVEConfig(), replay.make_mode(ahead=ahead), NUMBERS) as served:
+    with Served(EVEConfig(), replay.Mode(ahead=ahead), NUMBERS) as served:
         kept, stream = served.tables[replay.REPLAY], served.tables[replay.STREAM]
         for number in range(ahead):
             assert stream.can_insert(1)
@@ -400,7 +400,7 @@ def test_actors_are_in_front_of_a_streamed_reader_by_so_many_trajectories(ahead)
 
 @pytest.mark.parametrize("sampling", ["streamed", "sampled"])
 def test_without_a_limiter_nobody_is_held_back(sampling):
-    with Served(EVEConfig(), replay.make_mode(sampling, limited=False), NUMBERS) as served:
+    with Served(EVEConfig(), replay.Mode(sampling, limited=False), NUMBERS) as served:
         for number in range(9):
             write_episode(served.adder, [number])
         assert all(table.can_insert(10**6) for table in served.tables.values())
@@ -418,20 +418,19 @@ def test_tables_share_no_part(sampling, limited, monkeypatch):
 
     with monkeypatch.context() as changed:
         changed.setattr(reverb, "Table", table)
-        replay.make_tables(EVEConfig(), SPEC, replay.make_mode(sampling, limited))
+        replay.make_tables(EVEConfig(), SPEC, replay.Mode(sampling, limited))
     assert len(parts) == 6
     assert len({id(part) for part in parts}) == 6
 
 
 def test_modes_by_hand():
     """Trajectories of several steps are only for actors and learners that run freely."""
-    assert replay.make_mode() == replay.Mode("streamed", True, 10, 2)
-    assert replay.make_mode(ahead=7) == replay.Mode("streamed", True, 10, 7)
-    assert replay.make_mode(limited=False) == replay.Mode("streamed", False, 1, 2)
-    assert replay.make_mode("sampled").steps == 1
-    assert replay.make_mode().streamed and not replay.make_mode("sampled").streamed
+    assert replay.Mode() == replay.Mode("streamed", True, 2) and replay.Mode().steps == 10
+    assert replay.Mode(ahead=7).steps == 10
+    assert replay.Mode(limited=False).steps == replay.Mode("sampled").steps == 1
+    assert replay.Mode().streamed and not replay.Mode("sampled").streamed
     with pytest.raises(ValueError, match="sampling: got 'drawn', allowed are 'streamed' and 's"):
-        replay.make_mode("drawn")
+        replay.Mode("drawn")
 
 
 def flat(trajectories):
@@ -551,7 +550,7 @@ def test_in_lock_step_each_element_is_what_is_there():
 def test_memory_that_cannot_hold_min_replay_is_refused():
     for sampling in ("streamed", "sampled"):
         with pytest.raises(ReplayFull, match=r"replay_megabytes: got 0\.001"):
-            replay.make_tables(EVEConfig(replay_megabytes=0.001), SPEC, replay.make_mode(sampling))
+            replay.make_tables(EVEConfig(replay_megabytes=0.001), SPEC, replay.Mode(sampling))
 
 
 def test_extras_are_refused_before_anything_is_written():

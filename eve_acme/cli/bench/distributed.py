@@ -170,7 +170,7 @@ def _raw_reverb(task_name: str, seconds: float) -> float:
 
         port = here.recv()
         client = reverb.Client(f"localhost:{port}")
-        mode = replay.make_mode("sampled", limited=False)
+        mode = replay.Mode("sampled", limited=False)
         rounds = replay.make_dataset_iterator(EVEConfig(), client, mode)
         for _ in range(50):
             next(rounds)
