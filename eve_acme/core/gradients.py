@@ -80,11 +80,15 @@ class Gradients:
 
     def project(self, tree: Params) -> Params:
         """Computes the inner product of grad q_i with each leaf of `tree`: leaves `[B]`."""
-        return self._merge_with(tree, "project", lambda g, m: self._sums(g * m))
+        return self._merge(lambda layer, m: layer.project(m), lambda g, m: self._sums(g * m), tree)
 
     def project_square(self, tree: Params) -> Params:
         """Computes the inner product of (grad q_i)^2 with each leaf of `tree`: leaves `[B]`."""
-        return self._merge_with(tree, "project_square", lambda g, m: self._sums(jnp.square(g) * m))
+        return self._merge(
+            lambda layer, m: layer.project_square(m),
+            lambda g, m: self._sums(jnp.square(g) * m),
+            tree,
+        )
 
     def squared_norms(self) -> Params:
         """Computes the squared norm of grad q_i in each leaf: a tree of leaves `[B]`."""
@@ -103,26 +107,17 @@ class Gradients:
         return row_sums(leaf.reshape(len(self.q), -1))
 
     def _merge(
-        self,
-        of_layer: Callable[[LayerGradients], Params],
-        of_leaf: Callable[[jax.Array], jax.Array],
+        self, of_layer: Callable[..., Params], of_leaf: Callable[..., jax.Array], *trees: Params
     ) -> Params:
-        return {
-            name: of_layer(self.layers[name])
-            if name in self.layers
-            else jax.tree_util.tree_map(of_leaf, self.general[name])
-            for name in self._order
-        }
-
-    def _merge_with(
-        self, tree: Params, method: str, of_leaf: Callable[[jax.Array, jax.Array], jax.Array]
-    ) -> Params:
-        return {
-            name: getattr(self.layers[name], method)(tree[name])
-            if name in self.layers
-            else jax.tree_util.tree_map(of_leaf, self.general[name], tree[name])
-            for name in self._order
-        }
+        """Maps layers and all other leaves, each with its part of `trees`."""
+        out = {}
+        for name in self._order:
+            parts = [tree[name] for tree in trees]
+            if name in self.layers:
+                out[name] = of_layer(self.layers[name], *parts)
+            else:
+                out[name] = jax.tree_util.tree_map(of_leaf, self.general[name], *parts)
+        return out
 
 
 def gradients(network: Network, params: Params, x: Any, actions: Array) -> Gradients:
@@ -141,7 +136,7 @@ def gradients(network: Network, params: Params, x: Any, actions: Array) -> Gradi
     chex.assert_equal_shape_prefix([actions, *jax.tree_util.tree_leaves(x)], 1)
     of_one, layers = _single_example(network, params, x)
     found = jax.vmap(of_one)(x, actions)
-    return _assemble(network, params, layers, found, x, actions)
+    return _assemble(params, layers, found, x, actions)
 
 
 def gradients_of_all_actions(network: Network, params: Params, x: Any) -> Gradients:
@@ -165,7 +160,7 @@ def gradients_of_all_actions(network: Network, params: Params, x: Any) -> Gradie
         jax.vmap(of_state, in_axes=(0, None))(x, actions),
     )
     states = len(jax.tree_util.tree_leaves(x)[0])
-    return _assemble(network, params, layers, found, x, jnp.tile(actions, states))
+    return _assemble(params, layers, found, x, jnp.tile(actions, states))
 
 
 def find_layers(network: Network, params: Params, x: Any) -> dict[str, Layer]:
@@ -257,12 +252,7 @@ def _single_example(
 
 
 def _assemble(
-    network: Network,
-    params: Params,
-    layers: dict[str, Layer],
-    found: Any,
-    x: Any,
-    actions: jax.Array,
+    params: Params, layers: dict[str, Layer], found: Any, x: Any, actions: jax.Array
 ) -> Gradients:
     (q, inputs), (deltas, general) = found
     out: dict[str, LayerGradients] = {}
@@ -271,10 +261,7 @@ def _assemble(
         if layer.first:
             out[name] = _first_layer(params[name], a, delta, actions)
             continue
-        if layer.patches is not None:
-            a = jax.vmap(layer.patches)(a)
-        else:
-            a = a[:, None]
+        a = a[:, None] if layer.patches is None else jax.vmap(layer.patches)(a)
         out[name] = LayerGradients(params[name], a, delta.reshape(len(q), -1, delta.shape[-1]))
     return Gradients(q, out, general, list(params))
 

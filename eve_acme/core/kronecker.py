@@ -28,6 +28,7 @@ from eve_acme.config import ConfigError, EVEConfig
 from eve_acme.core.gradients import Gradients, gradients
 from eve_acme.core.layer_gradients import LayerGradients
 from eve_acme.core.networks import FIRST, Network
+from eve_acme.core.posterior import Posterior, normals_like, perturbation, variances
 from eve_acme.core.rowwise import inverse, row_sums
 from eve_acme.types import Array, Params
 
@@ -165,30 +166,24 @@ def num_shares(network: Network, grads: Gradients) -> int:
 
 
 def variance(
-    config: EVEConfig,
-    network: Network,
-    basis: Basis,
-    general: Params,
-    n: Array,
-    grads: Gradients,
+    config: EVEConfig, network: Network, posterior: Posterior, grads: Gradients
 ) -> jax.Array:
     """Computes the variance of linearised values.
 
     Args:
       config: the hyper-parameters.
       network: the Q-network.
-      basis: the eigenbases.
-      general: posterior variances of the parameters without factors.
-      n: scalar, environment steps.
+      posterior: the posterior.
       grads: gradients of B examples.
 
     Returns:
       `[B]`.
     """
-    chex.assert_rank(n, 0)
+    chex.assert_rank(posterior.n, 0)
+    general = variances(config, posterior)
     total = jnp.zeros_like(grads.q)
     for name, layer in grads.layers.items():
-        total += _layer_variance(config, basis, name, n, layer)
+        total += _layer_variance(config, posterior.basis, name, posterior.n, layer)
     for name, leaves in grads.general.items():
         pairs = zip(*map(jax.tree_util.tree_leaves, (leaves, general[name])), strict=True)
         for g, v in pairs:
@@ -252,27 +247,38 @@ def _prior(config: EVEConfig, n: Array) -> Any:
     )
 
 
-def perturbation(
-    config: EVEConfig, basis: Basis, n: Array, normals: dict[str, jax.Array]
-) -> dict[str, jax.Array]:
-    """Draws one sample of the deviation of each layer's parameters from their mean.
+class Perturbation(NamedTuple):
+    """A sample of the deviation of the parameters from their mean.
+
+    Attributes:
+      layers: layer name -> `[blocks, k, o]`.
+      general: perturbations of the parameters without factors.
+    """
+
+    layers: dict[str, jax.Array]
+    general: Params
+
+
+def draw(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Perturbation:
+    """Draws one sample of the deviation of the parameters from their mean.
 
     Uses symmetric square roots, which are continuous in the factors: the same normals give almost
     the same sample after a few more minibatches.
 
     Args:
       config: the hyper-parameters.
-      basis: the eigenbases.
-      n: scalar, environment steps.
-      normals: layer name -> standard normals `[blocks, k, o]`.
-
-    Returns:
-      Layer name -> `[blocks, k, o]`.
+      posterior: the posterior.
+      key: the key of the sample.
     """
-    chex.assert_rank(n, 0)
-    out = {}
-    for name, z in normals.items():
-        chex.assert_rank(z, 3)
+    chex.assert_rank(posterior.n, 0)
+    mean, basis, n = posterior.mean, posterior.basis, posterior.n
+    layers_key, general_key = jax.random.split(key)
+    shapes = {
+        name: jax.ShapeDtypeStruct((*values.shape, mean[name]["w"].shape[-1]), jnp.float32)
+        for name, (_, values) in basis.inputs.items()
+    }
+    layers = {}
+    for name, z in normals_like(layers_key, shapes).items():
         vectors, values = basis.inputs[name]
         z = z if isinstance(vectors, tuple) else jnp.swapaxes(vectors, 1, 2) @ z
         prior = _prior(config, n)
@@ -282,22 +288,42 @@ def perturbation(
             u, g = _output_basis(config, basis, name)
             scale = config.omega * n * values[..., None] * g + prior
             z = (z @ u) / jnp.sqrt(scale) @ u.T
-        out[name] = z if isinstance(vectors, tuple) else vectors @ z
-    return out
+        layers[name] = z if isinstance(vectors, tuple) else vectors @ z
+    return Perturbation(layers, perturbation(config, posterior, general_key))
 
 
-def project(config: EVEConfig, layer: LayerGradients, sample: jax.Array) -> jax.Array:
-    """Computes the inner product of each example's gradient with a sample of a layer.
-
-    For the unit prior the gradient is scaled to unit length. Blocks are summed.
+def deviation(
+    config: EVEConfig, network: Network, grads: Gradients, sample: Perturbation
+) -> jax.Array:
+    """Computes the deviation of linearised values from their mean.
 
     Args:
       config: the hyper-parameters.
-      layer: gradients of B examples.
-      sample: `[blocks, k, o]`, from `perturbation`.
+      network: the Q-network.
+      grads: gradients of B examples.
+      sample: the sample.
 
     Returns:
       `[B]`.
+    """
+    total = jnp.zeros_like(grads.q)
+    for name, layer_sample in sample.layers.items():
+        total += _project(config, grads.layers[name], layer_sample)
+    for name, leaves in grads.general.items():
+        parts = zip(*map(jax.tree_util.tree_leaves, (leaves, sample.general[name])), strict=True)
+        for g, m in parts:
+            flat = g.reshape(len(grads.q), -1)
+            size = row_sums(jnp.square(flat)) if config.prior == "unit" else jnp.ones(len(flat))
+            total += (flat @ jnp.ravel(m)) * jnp.sqrt(inverse(size))
+    if config.prior == "unit":
+        total *= config.prior_std / num_shares(network, grads) ** 0.5
+    return total
+
+
+def _project(config: EVEConfig, layer: LayerGradients, sample: jax.Array) -> jax.Array:
+    """Computes the inner product `[B]` of each example's gradient with a sample of a layer.
+
+    For the unit prior the gradient is scaled to unit length. Blocks are summed.
     """
     chex.assert_rank(sample, 3)
     a, deltas = layer.repeat_states(_inputs(config, layer)), layer.output_gradients()
@@ -308,22 +334,6 @@ def project(config: EVEConfig, layer: LayerGradients, sample: jax.Array) -> jax.
         return product
     matrices = jnp.einsum("bpk,bpo->bko", a, deltas)
     return product * jnp.sqrt(inverse(jnp.sum(jnp.square(matrices), axis=(1, 2))))
-
-
-def shapes(basis: Basis, mean: Params) -> dict[str, Any]:
-    """Returns the shapes `[blocks, k, o]` of a sample's layers.
-
-    Args:
-      basis: the eigenbases.
-      mean: parameters.
-
-    Returns:
-      Layer name -> shape and dtype.
-    """
-    return {
-        name: jax.ShapeDtypeStruct((*values.shape, mean[name]["w"].shape[-1]), jnp.float32)
-        for name, (_, values) in basis.inputs.items()
-    }
 
 
 def init(config: EVEConfig, network: Network, params: Params) -> tuple[Factors, Basis]:

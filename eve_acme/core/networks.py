@@ -167,7 +167,7 @@ class FirstLayer(hk.Module):
     def __init__(self, rows: int, blocks: int, units: int, fan_in: int):
         super().__init__(name=FIRST)
         self._rows, self._blocks, self._units = rows, blocks, units
-        self._fan_in = fan_in
+        self._normal = hk.initializers.TruncatedNormal(1.0 / np.sqrt(fan_in))
 
     def __call__(self, x: Any) -> jax.Array:
         """Computes pre-activations `[blocks, units]` for one input: a vector `[d]`, or `Rows`."""
@@ -181,12 +181,12 @@ class FirstLayer(hk.Module):
 
     def _initial_biases(self, shape: Sequence[int], dtype: Any) -> jax.Array:
         """Small but non-zero biases: with zeros, an input of zeros would never activate a unit."""
-        return 0.1 * _fan_in(self._fan_in)(shape, dtype)
+        return 0.1 * self._normal(shape, dtype)
 
     def _initial_rows(self, shape: Sequence[int], dtype: Any) -> jax.Array:
         """Small initial weights for the blocks of actions, so that actions start out alike."""
         own = jnp.arange(shape[0]) % self._blocks > 0
-        return _fan_in(self._fan_in)(shape, dtype) * jnp.where(own, 0.1, 1.0)[:, None]
+        return self._normal(shape, dtype) * jnp.where(own, 0.1, 1.0)[:, None]
 
 
 def reads_rows(config: EVEConfig) -> bool:
@@ -242,22 +242,16 @@ def make_networks(environment_spec: Any, config: EVEConfig | None = None) -> Net
     config = config or EVEConfig()
     actions, observation = environment_spec.actions, environment_spec.observations
     check_discrete(actions)
-    return _make(config, observation, int(actions.num_values))
-
-
-def _make(config: EVEConfig, observation: Any, num_actions: int) -> Network:
-    torso = config.torso
-    if is_index(observation) and torso in ("auto", "none"):
-        return _vector_mlp(config, width_of(observation), num_actions, indexed=True)
+    num_actions, torso = int(actions.num_values), config.torso
     if torso == "auto":
         torso = "dqn" if images.is_image(observation) else "none"
-    if torso != "none":
-        if len(getattr(observation, "shape", ())) != 3:
-            raise ConfigError(
-                f"torso: got {torso!r} for observations of {observation}, allowed is none or auto"
-            )
-        return _image_mlp(config, tuple(observation.shape), torso, num_actions)
-    return _vector_mlp(config, width_of(observation), num_actions)
+    if torso == "none":
+        return _vector_mlp(config, width_of(observation), num_actions, is_index(observation))
+    if len(getattr(observation, "shape", ())) != 3:
+        raise ConfigError(
+            f"torso: got {torso!r} for observations of {observation}, allowed is none or auto"
+        )
+    return _image_mlp(config, tuple(observation.shape), torso, num_actions)
 
 
 def is_index(observation: Any) -> bool:
@@ -326,9 +320,7 @@ def from_transformed(transformed: hk.Transformed, environment_spec: Any) -> Netw
     check_discrete(environment_spec.actions)
     if "rng" in inspect.signature(transformed.apply).parameters:
         transformed = hk.without_apply_rng(transformed)
-    dummy = jax.tree_util.tree_map(
-        lambda spec: np.zeros(spec.shape, spec.dtype), environment_spec.observations
-    )
+    dummy = example_of(environment_spec.observations).zeros()
     return from_functions(
         init=lambda key: transformed.init(key, dummy),
         apply=transformed.apply,
@@ -345,10 +337,6 @@ def num_parameters(params: Params) -> int:
 def _num_blocks(config: EVEConfig, num_actions: int) -> int:
     """Counts the blocks of the first layer: a shared one, and one for each action if it has any."""
     return 1 + num_actions if config.first_layer == "by_action" else 1
-
-
-def _fan_in(size: int) -> hk.initializers.Initializer:
-    return hk.initializers.TruncatedNormal(1.0 / np.sqrt(size))
 
 
 def _normalised(h: jax.Array) -> jax.Array:

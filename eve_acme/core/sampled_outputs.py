@@ -92,13 +92,8 @@ def values(
 
 def _for_outputs(network: Network, params: Params, x: Any) -> Noise:
     """Shapes for sampling the outputs of all linear layers, and the other parameters as weights."""
-    layers = _linear(network, params, x)
-    return Noise(
-        outputs={name: _shape(shape) for name, shape in layers.items()},
-        weights=jax.tree_util.tree_map(
-            lambda leaf: _shape(leaf.shape), {k: v for k, v in params.items() if k not in layers}
-        ),
-    )
+    outputs = _linear(network, params, x)
+    return Noise(outputs, {name: module for name, module in params.items() if name not in outputs})
 
 
 def _for_weights(network: Network, params: Params, x: Any) -> Noise:
@@ -106,31 +101,26 @@ def _for_weights(network: Network, params: Params, x: Any) -> Noise:
 
     A row that several examples read must have the same normals in all of them (`share_rows`).
     """
-    weights = jax.tree_util.tree_map(lambda leaf: _shape(leaf.shape), dict(params))
-    outputs = {}
-    if isinstance(x, Rows):
-        weights[FIRST] = {"b": weights[FIRST]["b"]}
-        outputs[FIRST] = _shape((*x.index.shape, params[FIRST]["w"].shape[1]))
-    return Noise(outputs, weights)
+    if not isinstance(x, Rows):
+        return Noise({}, params)
+    w, b = params[FIRST]["w"], params[FIRST]["b"]
+    rows = jax.ShapeDtypeStruct((*x.index.shape, w.shape[1]), w.dtype)
+    return Noise(outputs={FIRST: rows}, weights={**params, FIRST: {"b": b}})
 
 
-def _linear(network: Network, params: Params, x: Any) -> dict[str, tuple[int, ...]]:
+def _linear(network: Network, params: Params, x: Any) -> dict[str, jax.ShapeDtypeStruct]:
     """Finds the output shapes of the linear layers in `network.apply`."""
-    found: dict[str, tuple[int, ...]] = {}
+    found: dict[str, jax.ShapeDtypeStruct] = {}
 
     def intercept(name: str, module: Any, inner: LayerCall, a: Any) -> jax.Array:
         out = inner(a)
         if name in layers and layers[name].patches is None:
-            found[name] = out.shape
+            found[name] = jax.ShapeDtypeStruct(out.shape, out.dtype)
         return out
 
     layers = find_layers(network, params, x)
     jax.eval_shape(lambda *args: intercepted(network.apply, intercept, *args), params, x)
     return found
-
-
-def _shape(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def share_rows(x: Rows, normals: jax.Array) -> jax.Array:
