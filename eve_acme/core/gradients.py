@@ -5,7 +5,7 @@ output gradient delta (see `layer_gradients`). Sums of gradients, or of squared 
 batch are then one matrix product each, without materialising any per-example gradient. The
 posterior's Kronecker factors are averages of a a^T and delta delta^T.
 
-Haiku method interceptors find the layers at trace time: each `networks.FirstLayer`, `hk.Linear` and
+Haiku method interceptors find the layers at trace time: each `mlp.FirstLayer`, `hk.Linear` and
 `hk.Conv2D` that is called exactly once. All other parameters, and networks not written in Haiku,
 take the general path: per-example gradients by `vmap`.
 """
@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 
 from eve_acme.core.layer_gradients import LayerGradients, RowGradients
-from eve_acme.core.networks import FirstLayer, Network, Rows
+from eve_acme.core.mlp import FirstLayer, Rows
+from eve_acme.core.networks import Network
 from eve_acme.core.rowwise import inverse, row_sums
 from eve_acme.types import Array, Params
 
@@ -38,7 +39,7 @@ class Layer(NamedTuple):
       output_shape: the shape of its output.
       reads_x: whether its input is the network's input x.
       patches: for a convolution, `image -> [positions, inputs]`; None for other layers.
-      first: whether it is a `networks.FirstLayer`.
+      first: whether it is a `mlp.FirstLayer`.
     """
 
     output_shape: tuple[int, ...]

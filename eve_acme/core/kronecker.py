@@ -27,7 +27,8 @@ import jax.numpy as jnp
 from eve_acme.config import ConfigError, EVEConfig
 from eve_acme.core.gradients import Gradients, gradients
 from eve_acme.core.layer_gradients import LayerGradients
-from eve_acme.core.networks import FIRST, Network
+from eve_acme.core.mlp import FIRST
+from eve_acme.core.networks import Network
 from eve_acme.core.posterior import Posterior, normals_like, perturbation, variances
 from eve_acme.core.rowwise import inverse, row_sums
 from eve_acme.types import Array, Params

@@ -26,7 +26,8 @@ from eve_acme.config import EVEConfig
 from eve_acme.core import gradients, kronecker, tangent
 from eve_acme.core import posterior as posterior_lib
 from eve_acme.core.gradients import Gradients
-from eve_acme.core.networks import Network, vector
+from eve_acme.core.networks import Network
+from eve_acme.core.observations import vector
 from eve_acme.core.posterior import Posterior
 from eve_acme.core.rowwise import inverse
 from eve_acme.types import Params
@@ -85,7 +86,7 @@ def make_sampler(config: EVEConfig, network: Network) -> Sampler:
         if config.predictive == "network":
             return network.apply(sample.mean, x)
         if config.structure == "tangent":
-            entries = vector(network, observation, sample.units)
+            entries = vector(network.indexed, observation, sample.units)
             deviation = tangent.values(sample.deviation, entries, len(config.hidden))
             return network.apply(sample.mean, x) + config.prior_std * deviation
         one = jax.tree_util.tree_map(lambda leaf: leaf[None], x)
@@ -115,7 +116,7 @@ def tangent_shares(
         return ()
 
     def of_one(observation: Any) -> jax.Array:
-        x = vector(network, observation, posterior.units)
+        x = vector(network.indexed, observation, posterior.units)
         return tangent.shares(posterior.tangent, x, len(config.hidden))
 
     return jax.vmap(of_one)(observations)

@@ -25,7 +25,8 @@ from eve_acme.config import EVEConfig
 from eve_acme.core import fisher as fisher_lib
 from eve_acme.core import update
 from eve_acme.core.adam import B1, B2
-from eve_acme.core.networks import FIRST, Network, Rows, with_rows
+from eve_acme.core.mlp import FIRST, Rows, with_rows
+from eve_acme.core.networks import Network
 from eve_acme.core.posterior import Posterior
 from eve_acme.core.rowwise import first_occurrences
 from eve_acme.types import Array, HostArray, Transition
