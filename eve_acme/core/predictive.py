@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
-from eve_acme.core import gradients, kronecker, tangent
+from eve_acme.core import gradients, kronecker_predictive, tangent
 from eve_acme.core import posterior as posterior_lib
 from eve_acme.core.gradients import Gradients
 from eve_acme.core.networks import Network
@@ -78,7 +78,7 @@ def make_sampler(config: EVEConfig, network: Network) -> Sampler:
         elif config.structure == "diagonal":
             deviation = posterior_lib.perturbation(config, posterior, key)
         else:
-            deviation = kronecker.draw(config, posterior, key)
+            deviation = kronecker_predictive.draw(config, posterior, key)
         return Sample(mean, deviation, posterior.units)
 
     def values(sample: Sample, observation: Any) -> jax.Array:
@@ -93,7 +93,7 @@ def make_sampler(config: EVEConfig, network: Network) -> Sampler:
         grads = gradients.gradients_of_all_actions(network, sample.mean, one)
         if config.structure == "diagonal":
             return grads.q + _diagonal_deviation(config, grads, sample.deviation)
-        return grads.q + kronecker.deviation(config, network, grads, sample.deviation)
+        return grads.q + kronecker_predictive.deviation(config, network, grads, sample.deviation)
 
     return Sampler(draw, values)
 
@@ -145,7 +145,7 @@ def values_and_std(
     if config.structure == "diagonal":
         total = _diagonal_variance(config, posterior, grads)
     else:
-        total = kronecker.variance(config, network, posterior, grads)
+        total = kronecker_predictive.variance(config, network, posterior, grads)
     shape = (-1, network.num_actions)
     return grads.q.reshape(shape), jnp.sqrt(total).reshape(shape)
 

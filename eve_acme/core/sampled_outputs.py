@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
-from eve_acme.core.gradients import LayerCall, find_layers, intercepted
+from eve_acme.core.layers import LayerCall, find_layers, intercepted
 from eve_acme.core.mlp import FIRST, Rows, rows_product
 from eve_acme.core.networks import Network
 from eve_acme.core.posterior import Posterior, normals_like, variances
