@@ -1,4 +1,5 @@
-"""Replay through a real Reverb server: what is written, what is read, and how often."""
+"""Replay through a real Reverb server (`replay`, `adder`, `dataset`): what is written, what is
+read, and how often."""
 
 import itertools
 import threading
@@ -13,6 +14,8 @@ reverb = pytest.importorskip("reverb")
 from acme import specs  # noqa: E402
 
 from eve_acme.agent import replay  # noqa: E402
+from eve_acme.agent.adder import Adder  # noqa: E402
+from eve_acme.agent.dataset import Arrivals, joined, make_dataset_iterator  # noqa: E402
 from eve_acme.config import EVEConfig  # noqa: E402
 from eve_acme.core.networks import make_networks  # noqa: E402
 from eve_acme.errors import InputError  # noqa: E402
@@ -34,6 +37,7 @@ LOCK_STEP = replay.Mode(limited=False)
 SAMPLED = replay.Mode("sampled", limited=False)
 STREAMED = replay.Mode(ahead=100)
 """With room for all that a test writes before it reads."""
+BY_STEPS = {1: LOCK_STEP, 10: STREAMED}
 
 
 def observation(number):
@@ -66,7 +70,7 @@ class Served:
         self.adder = self.another_adder()
 
     def another_adder(self):
-        return replay.Adder(self.client, self.config, self.spec, self.mode, extras_spec=self.extras)
+        return Adder(self.client, self.config, self.spec, self.mode, extras_spec=self.extras)
 
     def __enter__(self):
         return self
@@ -76,7 +80,7 @@ class Served:
         self.server.stop()
 
     def dataset(self):
-        return replay.make_dataset_iterator(self.config, self.client, self.mode)
+        return make_dataset_iterator(self.config, self.client, self.mode)
 
     def size(self, table):
         return self.client.server_info()[table].current_size
@@ -137,7 +141,7 @@ def states(new):
 def test_trajectories_are_the_embedded_windows_in_order(k, subsample, steps):
     """Both tables have them, each whole and of one episode, and each full but for the last."""
     config = EVEConfig(n_step=k, subsample=subsample)
-    with Served(config, LOCK_STEP._replace(steps=steps)) as served:
+    with Served(config, BY_STEPS[steps]) as served:
         episodes = play(served.adder, config, [1, 2, 3, 7, 4, 11, 10, 131])
         cut = [
             [tuple(part) for part in _parts(expected, steps)] for expected in episodes if expected
@@ -170,14 +174,14 @@ def _parts(sequence, size):
 def test_a_window_by_hand(steps):
     """Two steps ahead, of an episode of three, with a discount of a half."""
     config = EVEConfig(n_step=2, discount=0.5)
-    with Served(config, LOCK_STEP._replace(steps=steps), NUMBERS) as served:
+    with Served(config, BY_STEPS[steps], NUMBERS) as served:
         adder = served.adder
         adder.add_first(dm_env.restart(np.int32(7)))
         adder.add(1, dm_env.transition(1.0, np.int32(8)))
         assert adder.transitions == 0
         adder.add(2, dm_env.transition(4.0, np.int32(9)))
         adder.add(0, dm_env.termination(16.0, np.int32(3)))
-        transitions, returns = replay.joined(
+        transitions, returns = joined(
             [New(*new) for new in served.take(replay.STREAM, adder.items)]
         )[:2]
         o_tm1, a_tm1, r_t, discount_t, o_t = (leaf.tolist() for leaf in transitions)
@@ -189,7 +193,7 @@ def test_a_window_by_hand(steps):
 @pytest.mark.parametrize("steps", [1, 10])
 def test_an_episode_that_was_given_up_leaves_nothing_in_the_next(steps):
     config = EVEConfig(n_step=3)
-    with Served(config, LOCK_STEP._replace(steps=steps)) as served:
+    with Served(config, BY_STEPS[steps]) as served:
         start, unfinished = random_episode(np.random.default_rng(5), 900, 6, truncated=False)
         served.adder.add_first(start)
         for action, after in unfinished[:4]:
@@ -444,12 +448,12 @@ def test_a_second_reader_gets_all_from_replay_and_then_what_comes():
         for i in range(6):
             write_episode(served.adder, [10 * i, 10 * i + 1])
             write_episode(other, [10 * i + 5])
-        first = replay.Arrivals(served.client)
+        first = Arrivals(served.client)
         expected = [s for i in range(6) for s in (10 * i, 10 * i + 1, 10 * i + 5)]
         assert flat(first.waiting()) == expected and first.steps == 18
         write_episode(served.adder, [60, 61])  # Which the first reader does not read.
 
-        second = replay.Arrivals(served.client)
+        second = Arrivals(served.client)
         held = second.held()
         lives = [int(new.place[0]) for new in held]
         assert sorted(set(lives)) == sorted([served.adder.life, other.life])
@@ -470,7 +474,7 @@ def test_a_second_reader_gets_all_from_replay_and_then_what_comes():
 def test_a_reader_whose_stream_was_robbed_finds_the_missing_in_replay():
     """When it sees the gap, and before what came after it."""
     with Served(EVEConfig(), STREAMED, NUMBERS) as served:
-        reader = replay.Arrivals(served.client)
+        reader = Arrivals(served.client)
         for state in range(2):
             write_episode(served.adder, [state])
         assert flat(reader.waiting()) == [0, 1]
@@ -487,7 +491,7 @@ def test_a_reader_whose_stream_was_robbed_finds_the_missing_in_replay():
 
 def test_a_reader_that_was_robbed_of_a_writers_first_finds_it():
     with Served(EVEConfig(), STREAMED, NUMBERS) as served:
-        reader = replay.Arrivals(served.client)
+        reader = Arrivals(served.client)
         write_episode(served.adder, [0])
         served.take(replay.STREAM, 1)
         write_episode(served.adder, [1])
@@ -497,7 +501,7 @@ def test_a_reader_that_was_robbed_of_a_writers_first_finds_it():
 def test_two_readers_of_one_stream_both_get_everything():
     """Whichever of them takes an item from the stream; the last one tells both what they missed."""
     with Served(EVEConfig(), STREAMED, NUMBERS) as served:
-        readers = [replay.Arrivals(served.client) for _ in range(2)]
+        readers = [Arrivals(served.client) for _ in range(2)]
         found = [[], []]
         for state in range(10):
             write_episode(served.adder, [state])
