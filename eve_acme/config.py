@@ -4,6 +4,9 @@ import dataclasses
 import functools
 from typing import Any
 
+from eve_acme.errors import ConfigError
+from eve_acme.fields import check, option
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "structure": ("tangent", "kronecker", "input", "diagonal"),
     "prior": ("unit", "constant", "paper"),
@@ -17,35 +20,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "acting": ("thompson", "epsilon_greedy", "greedy"),
 }
 """Allowed values of the fields that select a variant."""
-
-
-def _option(
-    group: str, default: Any, help: str, least: float | None = None, most: float | None = None
-) -> Any:
-    """Declares a field.
-
-    Args:
-      group: the heading under which help texts list it.
-      default: its default.
-      help: its meaning.
-      least: for numbers, the smallest allowed value.
-      most: for numbers, the largest allowed value.
-    """
-    metadata = dict(group=group, help=help, least=least, most=most)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-_posterior = functools.partial(_option, "posterior")
-_targets = functools.partial(_option, "return targets")
-_network = functools.partial(_option, "network")
-_optimiser = functools.partial(_option, "optimiser")
-_replay = functools.partial(_option, "replay")
-_acting = functools.partial(_option, "acting")
-
-
-class ConfigError(ValueError):
-    """A hyper-parameter has a value that is not allowed. The message names the field, the value and
-    the allowed values."""
+_posterior = functools.partial(option, "posterior")
+_targets = functools.partial(option, "return targets")
+_network = functools.partial(option, "network")
+_optimiser = functools.partial(option, "optimiser")
+_replay = functools.partial(option, "replay")
+_acting = functools.partial(option, "acting")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +155,7 @@ class EVEConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            check(field, getattr(self, field.name))
+            check(field, getattr(self, field.name), CHOICES.get(field.name, ()))
         if self.prior == "unit":
             self._require("predictive", "linear", "prior 'unit'")
         if self.structure != "diagonal":
@@ -225,40 +205,6 @@ class EVEConfig:
         As printed in the paper, it applies to every return, including terminal ones.
         """
         return self.discount**self.n_step * self.sigma_return if self.distributional else 0.0
-
-
-def check(field: dataclasses.Field, value: Any) -> None:
-    """Raises ConfigError unless `value` is allowed for `field`.
-
-    Args:
-      field: a field of `EVEConfig`.
-      value: its value.
-    """
-    kind = type(field.default)
-
-    def refuse(allowed: str) -> None:
-        raise ConfigError(f"{field.name}: got {value!r}, allowed is {allowed}")
-
-    if field.name in CHOICES:
-        if value not in CHOICES[field.name]:
-            refuse("one of " + ", ".join(CHOICES[field.name]))
-    elif kind is bool:
-        if not isinstance(value, bool):
-            refuse("true or false")
-    else:
-        least, most = field.metadata["least"], field.metadata["most"]
-        whole = kind in (int, tuple)
-        span = f"{'a whole number' if whole else 'a number'} from {least:g} to {most:g}"
-        if kind is tuple:
-            span = f"one or more of {span}"
-        numbers = value if kind is tuple else (value,)
-        if not isinstance(numbers, tuple) or not numbers:
-            refuse(span)
-        for number in numbers:
-            if isinstance(number, bool) or not isinstance(number, int if whole else (int, float)):
-                refuse(span)
-            if not least <= number <= most:  # Nor is NaN.
-                refuse(span)
 
 
 _NOT_TANGENT = ("sigma_return", "distributional", "beta", "epsilon", "prior_precision")
