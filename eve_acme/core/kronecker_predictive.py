@@ -10,7 +10,7 @@ prior's: one in directions without data. For the structure 'input' the relative 
 then the leverage of the layer's input, `a^T (I + omega n A)^-1 a`, which needs no gradient.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -22,7 +22,13 @@ from eve_acme.core.kronecker import Basis, isotropic, layer_inputs, layer_output
 from eve_acme.core.layer_gradients import LayerGradients
 from eve_acme.core.mlp import FIRST
 from eve_acme.core.networks import Network
-from eve_acme.core.posterior import Posterior, normals_like, perturbation, variances
+from eve_acme.core.posterior import (
+    Posterior,
+    normals_like,
+    perturbation,
+    prior_precision,
+    variances,
+)
 from eve_acme.core.rowwise import inverse, row_sums
 from eve_acme.types import Array, Params
 
@@ -92,7 +98,7 @@ def _layer_variance(
     total = jnp.zeros(len(y))
     for block in range(len(values)):
         z = layer.repeat_states(a if isinstance(vectors, tuple) else a @ vectors[block])
-        precision = config.omega * n * values[block][:, None] * g + _prior(config, n)
+        precision = config.omega * n * values[block][:, None] * g + prior_precision(config, n)
         if single:
             part = row_sums((jnp.square(z[:, 0]) @ (1.0 / precision)) * jnp.square(y[:, 0]))
         else:
@@ -118,14 +124,6 @@ def _sum_of_blocks(layer: LayerGradients, of_blocks: jax.Array) -> jax.Array:
     if layer.actions is None:
         return each[0]
     return each[0] + jnp.take_along_axis(each, 1 + layer.actions[None], axis=0)[0]
-
-
-def _prior(config: EVEConfig, n: Array) -> Any:
-    if config.prior == "unit":
-        return 1.0
-    return (
-        config.prior_precision if config.prior == "constant" else config.omega * n * config.epsilon
-    )
 
 
 class Perturbation(NamedTuple):
@@ -162,7 +160,7 @@ def draw(config: EVEConfig, posterior: Posterior, key: jax.Array) -> Perturbatio
     for name, z in normals_like(layers_key, shapes).items():
         vectors, values = basis.inputs[name]
         z = z if isinstance(vectors, tuple) else jnp.swapaxes(vectors, 1, 2) @ z
-        prior = _prior(config, n)
+        prior = prior_precision(config, n)
         if isotropic(config):
             z = z / jnp.sqrt(config.omega * n * values[..., None] + prior)
         else:

@@ -55,7 +55,7 @@ def find_layers(network: Network, params: Params, x: Any) -> dict[str, Layer]:
         def intercept(name: str, module: hk.Module, inner: LayerCall, a: Any) -> jax.Array:
             out = inner(a)
             calls[name] = calls.get(name, 0) + 1
-            patches = _patches(module) if isinstance(module, hk.ConvND) else None
+            patches = _patches(module)
             single = out.ndim == (3 if patches else 2 if isinstance(module, FirstLayer) else 1)
             if single and set(params[name]) <= {"w", "b"}:
                 found[name] = Layer(out.shape, a is x, patches, isinstance(module, FirstLayer))
@@ -83,7 +83,8 @@ def intercepted(fn: Callable[..., Any], intercept: Intercept, *args: Any) -> Any
         context: hk.MethodContext,
     ) -> Any:
         module = context.module
-        if context.method_name != "__call__" or not _is_factorable(module):
+        called = context.method_name == "__call__"  # Not `__init__`, which sets the attributes.
+        if not called or not (isinstance(module, hk.Linear | FirstLayer) or _patches(module)):
             return next_f(*args, **kwargs)
         return intercept(
             module.module_name, module, lambda a: next_f(a, *args[1:], **kwargs), args[0]
@@ -93,17 +94,12 @@ def intercepted(fn: Callable[..., Any], intercept: Intercept, *args: Any) -> Any
         return fn(*args)
 
 
-def _is_factorable(module: hk.Module) -> bool:
-    if isinstance(module, hk.ConvND):
-        return _patches(module) is not None
-    return isinstance(module, hk.Linear | FirstLayer)
-
-
-def _patches(module: hk.ConvND) -> Callable[[jax.Array], jax.Array] | None:
-    """Returns `image [height, width, channels] -> [positions, kernel]`, in the order of w; None if
-    the convolution is dilated, grouped, masked or not two-dimensional."""
+def _patches(module: Any) -> Callable[[jax.Array], jax.Array] | None:
+    """Returns `image [height, width, channels] -> [positions, kernel]`, in the order of w; None
+    unless the module is a two-dimensional convolution without dilation, groups and mask."""
     plain = (
-        len(module.kernel_shape) == 2
+        isinstance(module, hk.ConvND)
+        and len(module.kernel_shape) == 2
         and module.data_format == "NHWC"
         and module.feature_group_count == 1
         and module.mask is None

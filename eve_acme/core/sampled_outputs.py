@@ -56,12 +56,18 @@ def draw(
       Normals with leading axes `[k, B]`, those of weight samples with `[k]`.
     """
     if config.bootstrap_sample == "transition":
-        return normals_like(key, _for_outputs(network, params, x), shape)
-    shapes = _for_weights(network, params, x)
+        outputs = _linear(network, params, x)
+        others = {name: module for name, module in params.items() if name not in outputs}
+        return normals_like(key, Noise(outputs, weights=others), shape)
+    rows, weights = {}, params
+    if isinstance(x, Rows):  # Of the first layer only the rows that examples read: `share_rows`.
+        w, b = params[FIRST]["w"], params[FIRST]["b"]
+        rows = {FIRST: jax.ShapeDtypeStruct((*x.index.shape, w.shape[1]), w.dtype)}
+        weights = {**params, FIRST: {"b": b}}
     rows_key, weights_key = jax.random.split(key)
     return Noise(
-        outputs=normals_like(rows_key, shapes.outputs, shape),
-        weights=normals_like(weights_key, shapes.weights, shape[:1]),
+        outputs=normals_like(rows_key, rows, shape),
+        weights=normals_like(weights_key, weights, shape[:1]),
     )
 
 
@@ -89,24 +95,6 @@ def values(
     return jax.vmap(lambda x, z: sampled_values(config, network, posterior, x, z), in_axes=in_axes)(
         x, noise
     )
-
-
-def _for_outputs(network: Network, params: Params, x: Any) -> Noise:
-    """Shapes for sampling the outputs of all linear layers, and the other parameters as weights."""
-    outputs = _linear(network, params, x)
-    return Noise(outputs, {name: module for name, module in params.items() if name not in outputs})
-
-
-def _for_weights(network: Network, params: Params, x: Any) -> Noise:
-    """Shapes for one weight sample; of a first layer with sparse inputs only the rows it reads.
-
-    A row that several examples read must have the same normals in all of them (`share_rows`).
-    """
-    if not isinstance(x, Rows):
-        return Noise({}, params)
-    w, b = params[FIRST]["w"], params[FIRST]["b"]
-    rows = jax.ShapeDtypeStruct((*x.index.shape, w.shape[1]), w.dtype)
-    return Noise(outputs={FIRST: rows}, weights={**params, FIRST: {"b": b}})
 
 
 def _linear(network: Network, params: Params, x: Any) -> dict[str, jax.ShapeDtypeStruct]:

@@ -102,9 +102,6 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
     assert network.with_rows is not None
     small_network = network.with_rows(1)
 
-    def init(key: jax.Array) -> RowState:
-        return from_dense(dense.init(key))
-
     def step(
         state: RowState, batches: Transition, known: update.Round
     ) -> tuple[RowState, update.Metrics]:
@@ -127,7 +124,7 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
     def posterior(state: RowState, n: Array, *known: Any) -> Posterior:
         return update.posterior_of(config, to_dense(config, state), n, *known)
 
-    return update.Learner(init, step, posterior)
+    return update.Learner(lambda key: from_dense(dense.init(key)), step, posterior)
 
 
 def gather(
