@@ -16,7 +16,7 @@ Written by `python docs/make_api.py` from the docstrings; change those, not this
 bold can be imported from `eve_acme` itself.
 """
 PUBLIC = {
-    "config": ["EVEConfig", "ConfigError"],
+    "config": ["EVEConfig"],
     "core.networks": ["Network", "make_networks", "from_transformed", "from_functions"],
     "embedded.engine": ["Engine"],
     "types": ["Episode", "Transition"],
@@ -28,7 +28,7 @@ PUBLIC = {
     "core.update": ["Learner"],
     "environments.wrappers": ["with_discrete_actions", "OneHotAsIndex"],
     "environments.gyms": ["FromGym"],
-    "errors": ["InputError", "Diverged"],
+    "errors": ["ConfigError", "InputError", "Diverged"],
     "agent.builder": ["EVEBuilder"],
     "agent.adapter": ["Acme040Builder"],
     "agent.layout": ["DistributedLayout"],

@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
-import math
 from typing import Any
+
+from eve_acme.errors import ConfigError
+from eve_acme.fields import check, option
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "structure": ("tangent", "kronecker", "input", "diagonal"),
@@ -18,35 +20,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "acting": ("thompson", "epsilon_greedy", "greedy"),
 }
 """Allowed values of the fields that select a variant."""
-
-
-def _option(
-    group: str, default: Any, help: str, least: float | None = None, most: float | None = None
-) -> Any:
-    """Declares a field.
-
-    Args:
-      group: the heading under which help texts list it.
-      default: its default.
-      help: its meaning.
-      least: for numbers, the smallest allowed value.
-      most: for numbers, the largest allowed value.
-    """
-    metadata = dict(group=group, help=help, least=least, most=most)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-_posterior = functools.partial(_option, "posterior")
-_targets = functools.partial(_option, "return targets")
-_network = functools.partial(_option, "network")
-_optimiser = functools.partial(_option, "optimiser")
-_replay = functools.partial(_option, "replay")
-_acting = functools.partial(_option, "acting")
-
-
-class ConfigError(ValueError):
-    """A hyper-parameter has a value that is not allowed. The message names the field, the value and
-    the allowed values."""
+_posterior = functools.partial(option, "posterior")
+_targets = functools.partial(option, "return targets")
+_network = functools.partial(option, "network")
+_optimiser = functools.partial(option, "optimiser")
+_replay = functools.partial(option, "replay")
+_acting = functools.partial(option, "acting")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,51 +155,38 @@ class EVEConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            check(field, getattr(self, field.name))
-        if self.prior == "unit" and self.predictive != "linear":
-            raise ConfigError("predictive: got 'network', allowed with prior 'unit' is linear")
+            check(field, getattr(self, field.name), CHOICES.get(field.name, ()))
+        if self.prior == "unit":
+            self._require("predictive", "linear", "prior 'unit'")
+        if self.structure != "diagonal":
+            self._require("predictive", "linear", f"structure {self.structure!r}")
         if self.bootstrap_samples > 1 and self.bootstrap_samples % 2:
             raise ConfigError(
                 f"bootstrap_samples: got {self.bootstrap_samples}, allowed is 1 or an even number"
             )
-        if self.predictive == "network" and self.bootstrap_samples != 1:
-            raise ConfigError(
-                f"bootstrap_samples: got {self.bootstrap_samples}, allowed with predictive "
-                "'network' is 1"
-            )
-        if self.predictive == "linear" and self.bootstrap_sample != "transition":
-            raise ConfigError(
-                "bootstrap_sample: got 'batch', allowed with predictive 'linear' is transition"
-            )
-        if self.structure == "tangent" and self.prior != "unit":
-            raise ConfigError(
-                f"prior: got {self.prior!r}, allowed with structure 'tangent' is unit"
-            )
+        if self.predictive == "network":
+            self._require("bootstrap_samples", 1, "predictive 'network'")
+            self._require("cautious", False, "predictive 'network'")
+        else:
+            self._require("bootstrap_sample", "transition", "predictive 'linear'")
         if self.structure == "tangent":
-            self._refuse(_NOT_TANGENT, "structure 'tangent'")
-        if self.structure != "diagonal" and self.predictive != "linear":
-            raise ConfigError(
-                f"predictive: got 'network', allowed with structure {self.structure!r} is linear"
-            )
-        if self.cautious and self.predictive == "network":
-            raise ConfigError("cautious: got True, allowed with predictive 'network' is False")
-        if self.newest and self.batch_size == 1:
-            raise ConfigError("newest: got True, allowed with batch_size 1 is False")
-        if self.fisher == "none" and (self.bootstrap, self.acting != "thompson") != ("mean", True):
+            self._require("prior", "unit", "structure 'tangent'")
+            for name in _NOT_TANGENT:
+                default = getattr(type(self), name)
+                self._require(name, default, "structure 'tangent', which has no use for it,")
+        if self.batch_size == 1:
+            self._require("newest", False, "batch_size 1")
+        if self.fisher == "none" and (self.bootstrap != "mean" or self.acting == "thompson"):
             raise ConfigError(
                 "fisher: got 'none', allowed with bootstrap 'mean' and acting 'epsilon_greedy' or "
                 "'greedy' alone"
             )
 
-    def _refuse(self, names: tuple[str, ...], choice: str) -> None:
-        """Raises ConfigError if one of the fields `names`, unused with `choice`, is set."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in names and value != field.default:
-                raise ConfigError(
-                    f"{field.name}: got {value!r}, allowed with {choice}, which has no use for "
-                    f"it, is {field.default!r}"
-                )
+    def _require(self, name: str, allowed: Any, choice: str) -> None:
+        """Raises ConfigError unless the field `name` has the value that `choice` allows."""
+        value = getattr(self, name)
+        if value != allowed:
+            raise ConfigError(f"{name}: got {value!r}, allowed with {choice} is {allowed}")
 
     @property
     def samples_per_insert(self) -> int:
@@ -239,40 +205,6 @@ class EVEConfig:
         As printed in the paper, it applies to every return, including terminal ones.
         """
         return self.discount**self.n_step * self.sigma_return if self.distributional else 0.0
-
-
-def check(field: dataclasses.Field, value: Any) -> None:
-    """Raises ConfigError unless `value` is allowed for `field`.
-
-    Args:
-      field: a field of `EVEConfig`.
-      value: its value.
-    """
-    kind = type(field.default)
-
-    def refuse(allowed: str) -> None:
-        raise ConfigError(f"{field.name}: got {value!r}, allowed is {allowed}")
-
-    if field.name in CHOICES:
-        if value not in CHOICES[field.name]:
-            refuse("one of " + ", ".join(CHOICES[field.name]))
-    elif kind is bool:
-        if not isinstance(value, bool):
-            refuse("true or false")
-    else:
-        least, most = field.metadata["least"], field.metadata["most"]
-        numbers = value if kind is tuple and isinstance(value, tuple) else (value,)
-        whole = kind in (int, tuple)
-        span = f"{'a whole number' if whole else 'a number'} from {least:g} to {most:g}"
-        if kind is tuple:
-            span = f"one or more of {span}"
-        for number in numbers:
-            if isinstance(number, bool) or not isinstance(number, int if whole else (int, float)):
-                refuse(span)
-            if not math.isfinite(number) or not least <= number <= most:
-                refuse(span)
-        if kind is tuple and (not isinstance(value, tuple) or not value):
-            refuse(span)
 
 
 _NOT_TANGENT = ("sigma_return", "distributional", "beta", "epsilon", "prior_precision")

@@ -23,3 +23,8 @@ class Diverged(ArithmeticError):
     def __init__(self, message: str, path: str):
         super().__init__(message)
         self.path = path
+
+
+class ConfigError(ValueError):
+    """A hyper-parameter has a value that is not allowed. The message names the field, the value and
+    the allowed values."""

@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator, Iterator
 import jax
 import reverb
 from acme import core, specs
-from acme.adders import Adder
+from acme.adders import base
 from acme.utils import counting, loggers
 
-from eve_acme.agent import replay
 from eve_acme.agent.actor import Behaviour, EVEActor
+from eve_acme.agent.adder import Adder
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.agent.learner import EVELearner
 from eve_acme.core.networks import Network
@@ -53,14 +53,14 @@ class Acme040Builder:
     ) -> Generator[New | Rounds, None, None]:
         return self._builder.make_dataset_iterator(replay_client)
 
-    def make_adder(self, replay_client: reverb.Client) -> replay.Adder:
+    def make_adder(self, replay_client: reverb.Client) -> Adder:
         return self._builder.make_adder(replay_client, self._spec)
 
     def make_actor(
         self,
         random_key: jax.Array,
         policy_network: Behaviour,
-        adder: Adder | None = None,
+        adder: base.Adder | None = None,
         variable_source: core.VariableSource | None = None,
     ) -> EVEActor:
         """Makes an actor; raises InputError for a limited builder under `LocalLayout`.

@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import reverb
 from acme import core, specs
-from acme.adders import Adder
+from acme.adders import base
 from acme.utils import counting, loggers
 
 from eve_acme.agent import replay
 from eve_acme.agent.actor import Behaviour, EVEActor
+from eve_acme.agent.adder import Adder
+from eve_acme.agent.dataset import make_dataset_iterator
 from eve_acme.agent.learner import EVELearner
 from eve_acme.config import EVEConfig
 from eve_acme.core import acting
@@ -52,7 +54,7 @@ class EVEBuilder:
     ):
         self._config = config
         self._episodes_so_far = episodes_so_far
-        self._mode = replay.make_mode(sampling, limited, ahead)
+        self._mode = replay.Mode(sampling, limited, ahead)
         self._extras = extras_spec
 
     @property
@@ -70,16 +72,16 @@ class EVEBuilder:
         self, replay_client: reverb.Client
     ) -> Generator[New | Rounds, None, None]:
         """Returns an iterator of new trajectories, or of rounds of minibatches drawn by Reverb."""
-        return replay.make_dataset_iterator(self._config, replay_client, self._mode)
+        return make_dataset_iterator(self._config, replay_client, self._mode)
 
     def make_adder(
         self,
         replay_client: reverb.Client,
         environment_spec: specs.EnvironmentSpec,
         policy: Behaviour | None = None,
-    ) -> replay.Adder:
+    ) -> Adder:
         """Makes the adder, which writes trajectories; `policy` is unused."""
-        return replay.Adder(
+        return Adder(
             replay_client, self._config, environment_spec, self._mode, extras_spec=self._extras
         )
 
@@ -89,7 +91,7 @@ class EVEBuilder:
         policy: Behaviour,
         environment_spec: specs.EnvironmentSpec,
         variable_source: core.VariableSource | None = None,
-        adder: Adder | None = None,
+        adder: base.Adder | None = None,
     ) -> EVEActor:
         """Makes an actor, or without an adder an evaluator.
 

@@ -20,7 +20,7 @@ import reverb
 from acme import specs, wrappers
 from acme.utils import counting, loggers
 
-from eve_acme.agent import replay, storage
+from eve_acme.agent import storage
 from eve_acme.agent.actor import POSTERIOR
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.config import EVEConfig
@@ -127,10 +127,6 @@ class AcmeEngine(Loop):
     def posterior(self) -> Posterior:
         """Returns the current posterior."""
         return self._learner.get_variables([POSTERIOR])[0]
-
-    def replay_info(self) -> Any:
-        """Returns Reverb's `TableInfo` of `eve_replay`: size, inserts, samples."""
-        return self._client.server_info()[replay.REPLAY]
 
     def _make_room(self) -> None:
         self.check_room(self._adder.transitions + self.config.n_step)

@@ -37,31 +37,21 @@ def stored_spec(environment_spec: Any) -> Stored:
     )
 
 
-def step_bytes(environment_spec: Any, steps: int) -> int:
-    """Returns the bytes that one step takes.
-
-    Args:
-      environment_spec: the spec of the environment.
-      steps: steps in an item, which share the item's overhead.
-    """
-    stored = stored_spec(environment_spec)
-    leaves = jax.tree_util.tree_leaves((stored, stored.observation))
-    data = sum(s.dtype.itemsize * int(np.prod(s.shape)) for s in leaves)
-    return ITEM_OVERHEAD // steps + data
-
-
 def most_steps(config: EVEConfig, environment_spec: Any, steps: int) -> int:
     """Returns how many steps fit in `config.replay_megabytes`.
 
     Args:
       config: the hyper-parameters.
       environment_spec: the spec of the environment.
-      steps: steps in an item.
+      steps: steps in an item, which share the item's overhead.
 
     Raises:
       ReplayFull: fewer than `config.min_replay` steps fit.
     """
-    most = int(config.replay_megabytes * 2**20 // step_bytes(environment_spec, steps))
+    stored = stored_spec(environment_spec)
+    leaves = jax.tree_util.tree_leaves((stored, stored.observation))  # A step has two observations.
+    data = sum(leaf.dtype.itemsize * int(np.prod(leaf.shape)) for leaf in leaves)
+    most = int(config.replay_megabytes * 2**20 // (ITEM_OVERHEAD // steps + data))
     check_size(config, most, config.min_replay)
     return most
 

@@ -134,7 +134,7 @@ def _statistics(config: EVEConfig, network: Any, num_states: int) -> Any:
     import jax.numpy as jnp
 
     from eve_acme.core import gradients
-    from eve_acme.core.networks import FIRST
+    from eve_acme.core.mlp import FIRST
     from eve_acme.core.predictive import make_sampler
 
     sampler = make_sampler(config, network)

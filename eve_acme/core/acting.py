@@ -83,8 +83,8 @@ def make_packed_policy(config: EVEConfig, network: Network) -> Policy:
     )
 
 
-class KeyedPolicy(NamedTuple):
-    """A policy that derives its PRNG keys inside the compiled call.
+class CompiledPolicy(NamedTuple):
+    """A jitted policy, which derives the keys of episodes and steps from one key of the run.
 
     Deriving a key in a call of its own costs more than selecting an action.
 
@@ -98,8 +98,8 @@ class KeyedPolicy(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def keyed(policy: Policy) -> KeyedPolicy:
-    """Derives the key of each episode and step from one key of the run."""
+def compiled(policy: Policy) -> CompiledPolicy:
+    """Jits a policy; cached, so that a process compiles each policy once."""
 
     def begin(
         posterior: Posterior, key: jax.Array, episode: Any, step: Any
@@ -110,11 +110,4 @@ def keyed(policy: Policy) -> KeyedPolicy:
     def select(plan: Any, observation: Any, episode_key: jax.Array, step: Any) -> jax.Array:
         return policy.select(plan, observation, jax.random.fold_in(episode_key, step))
 
-    return KeyedPolicy(begin, select)
-
-
-@functools.lru_cache(maxsize=64)
-def compiled(policy: Policy) -> KeyedPolicy:
-    """Jits `keyed(policy)`; cached, so that a process compiles each policy once."""
-    pure = keyed(policy)
-    return KeyedPolicy(jax.jit(pure.begin), jax.jit(pure.select))
+    return CompiledPolicy(jax.jit(begin), jax.jit(select))

@@ -5,15 +5,13 @@ output gradient delta (see `layer_gradients`). Sums of gradients, or of squared 
 batch are then one matrix product each, without materialising any per-example gradient. The
 posterior's Kronecker factors are averages of a a^T and delta delta^T.
 
-Haiku method interceptors find the layers at trace time: each `networks.FirstLayer`, `hk.Linear` and
-`hk.Conv2D` that is called exactly once. All other parameters, and networks not written in Haiku,
-take the general path: per-example gradients by `vmap`.
+Layers are found at trace time (see `layers`). All other parameters, and networks not written in
+Haiku, take the general path: per-example gradients by `vmap`.
 """
 
 import functools
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import haiku as hk
@@ -21,30 +19,11 @@ import jax
 import jax.numpy as jnp
 
 from eve_acme.core.layer_gradients import LayerGradients, RowGradients
-from eve_acme.core.networks import FirstLayer, Network, Rows
+from eve_acme.core.layers import Layer, LayerCall, find_layers, intercepted
+from eve_acme.core.mlp import Rows
+from eve_acme.core.networks import Network
 from eve_acme.core.rowwise import inverse, row_sums
 from eve_acme.types import Array, Params
-
-LayerCall = Callable[[Any], jax.Array]
-"""Runs a layer on its input."""
-Intercept = Callable[[str, hk.Module, LayerCall, Any], jax.Array]
-"""`(name, module, call, input) -> output`, in place of a layer's own call."""
-
-
-class Layer(NamedTuple):
-    """A layer, as one example passes through it.
-
-    Attributes:
-      output_shape: the shape of its output.
-      reads_x: whether its input is the network's input x.
-      patches: for a convolution, `image -> [positions, inputs]`; None for other layers.
-      first: whether it is a `networks.FirstLayer`.
-    """
-
-    output_shape: tuple[int, ...]
-    reads_x: bool
-    patches: Callable[[jax.Array], jax.Array] | None
-    first: bool
 
 
 class Gradients:
@@ -80,11 +59,15 @@ class Gradients:
 
     def project(self, tree: Params) -> Params:
         """Computes the inner product of grad q_i with each leaf of `tree`: leaves `[B]`."""
-        return self._merge_with(tree, "project", lambda g, m: self._sums(g * m))
+        return self._merge(lambda layer, m: layer.project(m), lambda g, m: self._sums(g * m), tree)
 
     def project_square(self, tree: Params) -> Params:
         """Computes the inner product of (grad q_i)^2 with each leaf of `tree`: leaves `[B]`."""
-        return self._merge_with(tree, "project_square", lambda g, m: self._sums(jnp.square(g) * m))
+        return self._merge(
+            lambda layer, m: layer.project_square(m),
+            lambda g, m: self._sums(jnp.square(g) * m),
+            tree,
+        )
 
     def squared_norms(self) -> Params:
         """Computes the squared norm of grad q_i in each leaf: a tree of leaves `[B]`."""
@@ -103,26 +86,17 @@ class Gradients:
         return row_sums(leaf.reshape(len(self.q), -1))
 
     def _merge(
-        self,
-        of_layer: Callable[[LayerGradients], Params],
-        of_leaf: Callable[[jax.Array], jax.Array],
+        self, of_layer: Callable[..., Params], of_leaf: Callable[..., jax.Array], *trees: Params
     ) -> Params:
-        return {
-            name: of_layer(self.layers[name])
-            if name in self.layers
-            else jax.tree_util.tree_map(of_leaf, self.general[name])
-            for name in self._order
-        }
-
-    def _merge_with(
-        self, tree: Params, method: str, of_leaf: Callable[[jax.Array, jax.Array], jax.Array]
-    ) -> Params:
-        return {
-            name: getattr(self.layers[name], method)(tree[name])
-            if name in self.layers
-            else jax.tree_util.tree_map(of_leaf, self.general[name], tree[name])
-            for name in self._order
-        }
+        """Maps layers and all other leaves, each with its part of `trees`."""
+        out = {}
+        for name in self._order:
+            parts = [tree[name] for tree in trees]
+            if name in self.layers:
+                out[name] = of_layer(self.layers[name], *parts)
+            else:
+                out[name] = jax.tree_util.tree_map(of_leaf, self.general[name], *parts)
+        return out
 
 
 def gradients(network: Network, params: Params, x: Any, actions: Array) -> Gradients:
@@ -141,7 +115,7 @@ def gradients(network: Network, params: Params, x: Any, actions: Array) -> Gradi
     chex.assert_equal_shape_prefix([actions, *jax.tree_util.tree_leaves(x)], 1)
     of_one, layers = _single_example(network, params, x)
     found = jax.vmap(of_one)(x, actions)
-    return _assemble(network, params, layers, found, x, actions)
+    return _assemble(params, layers, found, x, actions)
 
 
 def gradients_of_all_actions(network: Network, params: Params, x: Any) -> Gradients:
@@ -165,69 +139,7 @@ def gradients_of_all_actions(network: Network, params: Params, x: Any) -> Gradie
         jax.vmap(of_state, in_axes=(0, None))(x, actions),
     )
     states = len(jax.tree_util.tree_leaves(x)[0])
-    return _assemble(network, params, layers, found, x, jnp.tile(actions, states))
-
-
-def find_layers(network: Network, params: Params, x: Any) -> dict[str, Layer]:
-    """Finds the layers whose gradients factor: called exactly once, with no parameters but w and b.
-
-    Args:
-      network: the Q-network.
-      params: its parameters; only their shapes are used.
-      x: one input, without a batch axis.
-
-    Returns:
-      Module name -> layer.
-    """
-    found: dict[str, Layer] = {}
-    calls: dict[str, int] = {}
-
-    def traced(params: Params, x: Any) -> Any:
-        def intercept(name: str, module: hk.Module, inner: LayerCall, a: Any) -> jax.Array:
-            out = inner(a)
-            calls[name] = calls.get(name, 0) + 1
-            patches = _patches(module) if isinstance(module, hk.ConvND) else None
-            single = out.ndim == (3 if patches else 2 if isinstance(module, FirstLayer) else 1)
-            if single and set(params[name]) <= {"w", "b"}:
-                found[name] = Layer(out.shape, a is x, patches, isinstance(module, FirstLayer))
-            return out
-
-        return intercepted(network.value, intercept, params, x, jnp.int32(0))
-
-    jax.eval_shape(traced, params, x)
-    return {name: layer for name, layer in found.items() if calls[name] == 1}
-
-
-def intercepted(fn: Callable[..., Any], intercept: Intercept, *args: Any) -> Any:
-    """Calls `fn(*args)` with `intercept` in place of each layer whose gradients may factor.
-
-    Args:
-      fn: a function that calls Haiku modules.
-      intercept: `(name, module, call, input) -> output`, where `call(input)` runs the layer.
-      *args: arguments of `fn`.
-    """
-
-    def interceptor(
-        next_f: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        context: hk.MethodContext,
-    ) -> Any:
-        module = context.module
-        if context.method_name != "__call__" or not _is_factorable(module):
-            return next_f(*args, **kwargs)
-        return intercept(
-            module.module_name, module, lambda a: next_f(a, *args[1:], **kwargs), args[0]
-        )
-
-    with hk.intercept_methods(interceptor):
-        return fn(*args)
-
-
-def _is_factorable(module: hk.Module) -> bool:
-    if isinstance(module, hk.ConvND):
-        return _patches(module) is not None
-    return isinstance(module, hk.Linear | FirstLayer)
+    return _assemble(params, layers, found, x, jnp.tile(actions, states))
 
 
 def _single_example(
@@ -257,12 +169,7 @@ def _single_example(
 
 
 def _assemble(
-    network: Network,
-    params: Params,
-    layers: dict[str, Layer],
-    found: Any,
-    x: Any,
-    actions: jax.Array,
+    params: Params, layers: dict[str, Layer], found: Any, x: Any, actions: jax.Array
 ) -> Gradients:
     (q, inputs), (deltas, general) = found
     out: dict[str, LayerGradients] = {}
@@ -271,10 +178,7 @@ def _assemble(
         if layer.first:
             out[name] = _first_layer(params[name], a, delta, actions)
             continue
-        if layer.patches is not None:
-            a = jax.vmap(layer.patches)(a)
-        else:
-            a = a[:, None]
+        a = a[:, None] if layer.patches is None else jax.vmap(layer.patches)(a)
         out[name] = LayerGradients(params[name], a, delta.reshape(len(q), -1, delta.shape[-1]))
     return Gradients(q, out, general, list(params))
 
@@ -296,32 +200,3 @@ def _first_layer(params: Params, x: Any, deltas: jax.Array, actions: jax.Array) 
     index = jnp.take_along_axis(x.index, blocks[:, :, None], axis=1).reshape(len(deltas), -1)
     used = Rows(index, jnp.tile(x.value, (1, blocks.shape[1])))
     return RowGradients(params, used, deltas[:, 0], blocks)
-
-
-def _patches(module: hk.ConvND) -> Callable[[jax.Array], jax.Array] | None:
-    """Returns `image [height, width, channels] -> [positions, kernel]`, in the order of w; None if
-    the convolution is dilated, grouped, masked or not two-dimensional."""
-    plain = (
-        len(module.kernel_shape) == 2
-        and module.data_format == "NHWC"
-        and module.feature_group_count == 1
-        and module.mask is None
-        and set((*module.lhs_dilation, *module.kernel_dilation)) == {1}
-    )
-    if not plain:
-        return None
-
-    def patches(image: jax.Array) -> jax.Array:
-        channels = image.shape[-1]
-        found = jax.lax.conv_general_dilated_patches(
-            image[None],
-            filter_shape=module.kernel_shape,
-            window_strides=module.stride,
-            padding=module.padding,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )[0]
-        positions = math.prod(found.shape[:2])
-        by_channel = found.reshape(positions, channels, -1)
-        return jnp.swapaxes(by_channel, 1, 2).reshape(positions, -1)
-
-    return patches

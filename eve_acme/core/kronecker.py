@@ -1,15 +1,8 @@
-"""The Kronecker-factored posterior (the paper's appendix), layer by layer.
+"""The Kronecker factors of the Fisher (the paper's appendix), layer by layer.
 
 A layer's block of the Fisher is A (x) G. A is the second moment of its inputs a, with the bias as a
 homogeneous coordinate. G is the second moment of its output gradients delta, weighted as in the
-log-likelihood gradient. The posterior is diagonal in the eigenbases A = V diag(a_i) V^T and
-G = U diag(g_j) U^T, where the prior is added exactly:
-
-    precision_ij = omega n a_i g_j + prior        (structure 'kronecker'; 'input' has g_j = mean g)
-
-With the unit prior, a and delta are scaled to unit length, and the precision is relative to the
-prior's: one in directions without data. For the structure 'input' the relative variance of q is
-then the leverage of the layer's input, `a^T (I + omega n A)^-1 a`, which needs no gradient.
+log-likelihood gradient. `kronecker_predictive` adds the prior and predicts values.
 
 The inputs of a convolution are its patches; gradients at different positions are treated as
 uncorrelated (Grosse and Martens, 2016). A layer with more than `MOST_FULL` inputs has a diagonal A.
@@ -27,13 +20,12 @@ import jax.numpy as jnp
 from eve_acme.config import ConfigError, EVEConfig
 from eve_acme.core.gradients import Gradients, gradients
 from eve_acme.core.layer_gradients import LayerGradients
-from eve_acme.core.networks import FIRST, Network
-from eve_acme.core.rowwise import inverse, row_sums
+from eve_acme.core.networks import Network
+from eve_acme.core.rowwise import inverse
 from eve_acme.types import Array, Params
 
 MOST_FULL = 1024
 """A layer with at most this many inputs, bias included, has a full matrix A."""
-_TINY = 1e-30
 
 
 class Factors(NamedTuple):
@@ -84,7 +76,7 @@ def observe(config: EVEConfig, network: Network, grads: Gradients, weight: jax.A
     chex.assert_equal_shape([weight, grads.q])
     inputs, outputs = {}, {}
     for name, layer in grads.layers.items():
-        a = _inputs(config, layer)
+        a = layer_inputs(config, layer)
         size = a.shape[0] * a.shape[1]
         each = a.reshape(size, -1)
         scale = jnp.full((1, size), 1.0 / size)
@@ -96,7 +88,7 @@ def observe(config: EVEConfig, network: Network, grads: Gradients, weight: jax.A
         else:
             inputs[name] = jnp.einsum("ni,bn,nj->bij", each, scale, each)
         if not isotropic(config):
-            delta = _outputs(config, layer)
+            delta = layer_outputs(config, layer)
             if config.prior != "unit":
                 delta = delta * jnp.sqrt(weight)[:, None, None]
             flat = delta.reshape(-1, delta.shape[-1])
@@ -148,184 +140,6 @@ def decompose(config: EVEConfig, factors: Factors, steps: Array) -> Basis:
     return Basis(inputs, outputs, jnp.asarray(steps, jnp.int32))
 
 
-def num_shares(network: Network, grads: Gradients) -> int:
-    """Counts the parts of the network that share the unit prior's variance of a value equally.
-
-    Args:
-      network: the Q-network.
-      grads: gradients of any examples.
-
-    Returns:
-      The number of first-layer blocks that an example uses, other layers and other leaves.
-    """
-    blocks = 2 if network.blocks > 1 else 1
-    first = blocks if FIRST in grads.layers else 0
-    others = sum(name != FIRST for name in grads.layers)
-    return first + others + len(jax.tree_util.tree_leaves(grads.general))
-
-
-def variance(
-    config: EVEConfig,
-    network: Network,
-    basis: Basis,
-    general: Params,
-    n: Array,
-    grads: Gradients,
-) -> jax.Array:
-    """Computes the variance of linearised values.
-
-    Args:
-      config: the hyper-parameters.
-      network: the Q-network.
-      basis: the eigenbases.
-      general: posterior variances of the parameters without factors.
-      n: scalar, environment steps.
-      grads: gradients of B examples.
-
-    Returns:
-      `[B]`.
-    """
-    chex.assert_rank(n, 0)
-    total = jnp.zeros_like(grads.q)
-    for name, layer in grads.layers.items():
-        total += _layer_variance(config, basis, name, n, layer)
-    for name, leaves in grads.general.items():
-        pairs = zip(*map(jax.tree_util.tree_leaves, (leaves, general[name])), strict=True)
-        for g, v in pairs:
-            square = jnp.square(g).reshape(len(grads.q), -1)
-            size = inverse(row_sums(square)) if config.prior == "unit" else 1.0
-            total += row_sums(square * jnp.ravel(v)) * size
-    if config.prior != "unit":
-        return total
-    return config.prior_std**2 / num_shares(network, grads) * total
-
-
-def _layer_variance(
-    config: EVEConfig, basis: Basis, name: str, n: Array, layer: LayerGradients
-) -> jax.Array:
-    """Computes a layer's part of the variance, `[B]`; for the unit prior the relative variances of
-    its blocks, summed."""
-    a = _inputs(config, layer)
-    vectors, values = basis.inputs[name]
-    if isotropic(config):
-        z = a if isinstance(vectors, tuple) else jnp.einsum("spi,bij->bspj", a, vectors)
-        left = jnp.square(z) / (1.0 + config.omega * n * values[:, None, None])
-        return _sum_of_blocks(layer, jnp.mean(jnp.sum(left, axis=-1), axis=-1))
-    u, g = _output_basis(config, basis, name)
-    y = jnp.square(_outputs(config, layer) @ u) if a.shape[1] == 1 else _outputs(config, layer) @ u
-    total = jnp.zeros(len(y))
-    for block in range(len(values)):
-        z = layer.repeat_states(a if isinstance(vectors, tuple) else a @ vectors[block])
-        precision = config.omega * n * values[block][:, None] * g + _prior(config, n)
-        if a.shape[1] == 1:
-            part = row_sums((jnp.square(z[:, 0]) @ (1.0 / precision)) * y[:, 0])
-        else:
-            squares = jnp.square(jnp.einsum("bpk,bpo->bko", z, y))
-            size = jnp.sum(squares, axis=(1, 2)) if config.prior == "unit" else 1.0
-            part = jnp.sum(squares / precision, axis=(1, 2)) / jnp.maximum(size, _TINY)
-        total += part if block == 0 else jnp.where(layer.actions == block - 1, part, 0.0)
-    return total
-
-
-def _output_basis(config: EVEConfig, basis: Basis, name: str) -> tuple[jax.Array, jax.Array]:
-    """Returns U and g of a layer; for the unit prior g is scaled to a mean of one."""
-    u, g = basis.outputs[name]
-    if config.prior == "unit":
-        g = g * len(g) / jnp.maximum(jnp.sum(g), _TINY)
-    return u, g
-
-
-def _sum_of_blocks(layer: LayerGradients, of_blocks: jax.Array) -> jax.Array:
-    """Sums values `[blocks, S]` of blocks and states over the blocks that each example uses:
-    `[B]`."""
-    each = jnp.repeat(of_blocks, len(layer.deltas) // of_blocks.shape[1], axis=1)
-    if layer.actions is None:
-        return each[0]
-    return each[0] + jnp.take_along_axis(each, 1 + layer.actions[None], axis=0)[0]
-
-
-def _prior(config: EVEConfig, n: Array) -> Any:
-    if config.prior == "unit":
-        return 1.0
-    return (
-        config.prior_precision if config.prior == "constant" else config.omega * n * config.epsilon
-    )
-
-
-def perturbation(
-    config: EVEConfig, basis: Basis, n: Array, normals: dict[str, jax.Array]
-) -> dict[str, jax.Array]:
-    """Draws one sample of the deviation of each layer's parameters from their mean.
-
-    Uses symmetric square roots, which are continuous in the factors: the same normals give almost
-    the same sample after a few more minibatches.
-
-    Args:
-      config: the hyper-parameters.
-      basis: the eigenbases.
-      n: scalar, environment steps.
-      normals: layer name -> standard normals `[blocks, k, o]`.
-
-    Returns:
-      Layer name -> `[blocks, k, o]`.
-    """
-    chex.assert_rank(n, 0)
-    out = {}
-    for name, z in normals.items():
-        chex.assert_rank(z, 3)
-        vectors, values = basis.inputs[name]
-        z = z if isinstance(vectors, tuple) else jnp.swapaxes(vectors, 1, 2) @ z
-        prior = _prior(config, n)
-        if isotropic(config):
-            z = z / jnp.sqrt(config.omega * n * values[..., None] + prior)
-        else:
-            u, g = _output_basis(config, basis, name)
-            scale = config.omega * n * values[..., None] * g + prior
-            z = (z @ u) / jnp.sqrt(scale) @ u.T
-        out[name] = z if isinstance(vectors, tuple) else vectors @ z
-    return out
-
-
-def project(config: EVEConfig, layer: LayerGradients, sample: jax.Array) -> jax.Array:
-    """Computes the inner product of each example's gradient with a sample of a layer.
-
-    For the unit prior the gradient is scaled to unit length. Blocks are summed.
-
-    Args:
-      config: the hyper-parameters.
-      layer: gradients of B examples.
-      sample: `[blocks, k, o]`, from `perturbation`.
-
-    Returns:
-      `[B]`.
-    """
-    chex.assert_rank(sample, 3)
-    a, deltas = layer.repeat_states(_inputs(config, layer)), layer.output_gradients()
-    product = jnp.einsum("bpk,ko,bpo->b", a, sample[0], deltas)
-    if layer.actions is not None:
-        product += jnp.einsum("bpk,bko,bpo->b", a, sample[1 + layer.actions], deltas)
-    if config.prior != "unit":
-        return product
-    matrices = jnp.einsum("bpk,bpo->bko", a, deltas)
-    return product * jnp.sqrt(inverse(jnp.sum(jnp.square(matrices), axis=(1, 2))))
-
-
-def shapes(basis: Basis, mean: Params) -> dict[str, Any]:
-    """Returns the shapes `[blocks, k, o]` of a sample's layers.
-
-    Args:
-      basis: the eigenbases.
-      mean: parameters.
-
-    Returns:
-      Layer name -> shape and dtype.
-    """
-    return {
-        name: jax.ShapeDtypeStruct((*values.shape, mean[name]["w"].shape[-1]), jnp.float32)
-        for name, (_, values) in basis.inputs.items()
-    }
-
-
 def init(config: EVEConfig, network: Network, params: Params) -> tuple[Factors, Basis]:
     """Returns factors of zero and their eigenbases.
 
@@ -355,11 +169,13 @@ def init(config: EVEConfig, network: Network, params: Params) -> tuple[Factors, 
     return factors, decompose(config, factors, jnp.int32(0))
 
 
-def _inputs(config: EVEConfig, layer: LayerGradients) -> jax.Array:
+def layer_inputs(config: EVEConfig, layer: LayerGradients) -> jax.Array:
+    """Returns the inputs a of a layer with the bias's one; of unit length for the unit prior."""
     return layer.augmented(unit=config.prior == "unit")
 
 
-def _outputs(config: EVEConfig, layer: LayerGradients) -> jax.Array:
+def layer_outputs(config: EVEConfig, layer: LayerGradients) -> jax.Array:
+    """Returns the output gradients delta of a layer; of unit length for the unit prior."""
     deltas = layer.output_gradients()
     if config.prior != "unit":
         return deltas

@@ -11,7 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from eve_acme.core.networks import Rows, rows_product
+from eve_acme.core.mlp import Rows, rows_product
 from eve_acme.core.rowwise import products, row_sums
 from eve_acme.types import Params
 

@@ -1,19 +1,11 @@
-"""Q-networks: the MLP of bsuite's agents, optionally behind a convolutional torso, and wrappers for
-networks of your own.
-
-In the paper all actions share one torso. Taking one action in a state then also shrinks the
-posterior variance of the others, and an untried action looks as certain as the action taken.
-`first_layer='by_action'` adds weights for each action to the shared weights of the first layer. The
-network reads (state, action) pairs: an untried action keeps the prior's variance, and all actions
-still share what is learnt about a state.
-"""
+"""Q-networks: the MLP (`mlp`), optionally behind a convolutional torso (`images`), and wrappers for
+networks of your own."""
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import chex
 import haiku as hk
 import jax
 import jax.numpy as jnp
@@ -22,26 +14,10 @@ from dm_env import specs
 
 from eve_acme.config import ConfigError, EVEConfig
 from eve_acme.core import images
+from eve_acme.core.mlp import ACTIVATIONS, Rows, mlp, num_blocks
+from eve_acme.core.observations import is_index, scaled, vector, width_of
 from eve_acme.core.units import in_units
 from eve_acme.types import Array, Params, SparseInput
-
-_ACTIVATIONS: dict[str, Any] = {"leaky_relu": jax.nn.leaky_relu, "relu": jax.nn.relu}
-FIRST = "first"
-"""Name of the module that reads the network's input vector."""
-MOST_ROWS = 1_000_000
-"""An integer observation with at least this many states is read as a number, not as one-hot."""
-
-
-class Rows(NamedTuple):
-    """A sparse input vector, as the rows of `FirstLayer`'s w that its non-zero entries read.
-
-    Attributes:
-      index: `[..., blocks, K]` int32, rows of w; -1 for padding.
-      value: `[..., K]`, the entries.
-    """
-
-    index: Any
-    value: Any
 
 
 class Network(NamedTuple):
@@ -131,96 +107,9 @@ def _find_output(network: Network, example: Example) -> str | None:
     return None
 
 
-def width_of(observation_spec: Any) -> int:
-    """Returns the number of entries of an observation as a vector (one-hot for an index)."""
-    if is_index(observation_spec):
-        return int(observation_spec.maximum) + 1
-    leaves = jax.tree_util.tree_leaves(observation_spec)
-    return sum(int(np.prod(spec.shape)) for spec in leaves)
-
-
-def vector(network: Network, observation: Any, units: Any = ()) -> Any:
-    """Flattens an observation into a vector in the units of its entries, in JAX.
-
-    Args:
-      network: the Q-network, which says whether observations are indices of one-hot vectors.
-      observation: one observation, or a SparseInput.
-      units: `[d]`; () if all units are one.
-
-    Returns:
-      A vector `[d]`, or a SparseInput for an index or a SparseInput.
-    """
-    if network.indexed:
-        if isinstance(observation, SparseInput):
-            return observation
-        return SparseInput(jnp.asarray(observation, jnp.int32)[None], jnp.ones(1))
-    x = observation if isinstance(observation, SparseInput) else _flat(observation)
-    return in_units(x, units)
-
-
-class FirstLayer(hk.Module):
-    """A linear layer with a block of units that all actions share, and one for each action.
-
-    Row `i * blocks + j` of w holds the weights of input entry i to the units of block j.
-    """
-
-    def __init__(self, rows: int, blocks: int, units: int, fan_in: int):
-        super().__init__(name=FIRST)
-        self._rows, self._blocks, self._units = rows, blocks, units
-        self._fan_in = fan_in
-
-    def __call__(self, x: Any) -> jax.Array:
-        """Computes pre-activations `[blocks, units]` for one input: a vector `[d]`, or `Rows`."""
-        w = hk.get_parameter("w", (self._rows, self._units), init=self._initial_rows)
-        b = hk.get_parameter("b", (self._blocks, self._units), init=self._initial_biases)
-        if isinstance(x, Rows):
-            return rows_product(w, x) + b
-        chex.assert_rank(x, 1)
-        by_entry = w.reshape(-1, self._blocks * self._units)
-        return (x @ by_entry).reshape(self._blocks, self._units) + b
-
-    def _initial_biases(self, shape: Sequence[int], dtype: Any) -> jax.Array:
-        """Small but non-zero biases: with zeros, an input of zeros would never activate a unit."""
-        return 0.1 * _fan_in(self._fan_in)(shape, dtype)
-
-    def _initial_rows(self, shape: Sequence[int], dtype: Any) -> jax.Array:
-        """Small initial weights for the blocks of actions, so that actions start out alike."""
-        own = jnp.arange(shape[0]) % self._blocks > 0
-        return _fan_in(self._fan_in)(shape, dtype) * jnp.where(own, 0.1, 1.0)[:, None]
-
-
 def reads_rows(config: EVEConfig) -> bool:
     """Whether the posterior's structure works with sparse inputs of the first layer (`Rows`)."""
     return config.structure in ("tangent", "diagonal") or config.fisher == "none"
-
-
-def rows_product(w: jax.Array, x: Rows) -> jax.Array:
-    """Computes `sum_k value_k w[index_k]` for each block; entries with index -1 add nothing.
-
-    Args:
-      w: `[rows, units]`.
-      x: the rows to read, with any leading axes.
-
-    Returns:
-      `[..., blocks, units]`, or `[..., units]` if `x.index` has no axis for blocks.
-    """
-    chex.assert_rank(w, 2)
-    of_blocks = x.value if x.value.ndim == x.index.ndim else x.value[..., None, :]
-    value = jnp.where(x.index < 0, 0.0, jnp.broadcast_to(of_blocks, x.index.shape))
-    return jnp.sum(value[..., None] * w[jnp.maximum(x.index, 0)], axis=-2)
-
-
-def with_rows(tree: Params, rows: Any) -> Params:
-    """Replaces the rows of the first layer's w.
-
-    Args:
-      tree: a tree like the parameters.
-      rows: `[rows, units]`, the new w.
-
-    Returns:
-      A tree that shares all other leaves with `tree`.
-    """
-    return {**tree, FIRST: {**tree[FIRST], "w": rows}}
 
 
 def make_networks(environment_spec: Any, config: EVEConfig | None = None) -> Network:
@@ -242,36 +131,16 @@ def make_networks(environment_spec: Any, config: EVEConfig | None = None) -> Net
     config = config or EVEConfig()
     actions, observation = environment_spec.actions, environment_spec.observations
     check_discrete(actions)
-    return _make(config, observation, int(actions.num_values))
-
-
-def _make(config: EVEConfig, observation: Any, num_actions: int) -> Network:
-    torso = config.torso
-    if is_index(observation) and torso in ("auto", "none"):
-        return _vector_mlp(config, width_of(observation), num_actions, indexed=True)
+    num_actions, torso = int(actions.num_values), config.torso
     if torso == "auto":
         torso = "dqn" if images.is_image(observation) else "none"
-    if torso != "none":
-        if len(getattr(observation, "shape", ())) != 3:
-            raise ConfigError(
-                f"torso: got {torso!r} for observations of {observation}, allowed is none or auto"
-            )
-        return _image_mlp(config, tuple(observation.shape), torso, num_actions)
-    return _vector_mlp(config, width_of(observation), num_actions)
-
-
-def is_index(observation: Any) -> bool:
-    """Whether an observation spec is a bounded integer scalar, to be read as one-hot.
-
-    Its minimum may be -1, which encodes an input of zeros. Its maximum must be below `MOST_ROWS`.
-    """
-    return (
-        isinstance(observation, specs.BoundedArray)
-        and observation.shape == ()
-        and np.issubdtype(observation.dtype, np.integer)
-        and int(observation.minimum) >= -1
-        and int(observation.maximum) < MOST_ROWS
-    )
+    if torso == "none":
+        return _vector_mlp(config, width_of(observation), num_actions, is_index(observation))
+    if len(getattr(observation, "shape", ())) != 3:
+        raise ConfigError(
+            f"torso: got {torso!r} for observations of {observation}, allowed is none or auto"
+        )
+    return _image_mlp(config, tuple(observation.shape), torso, num_actions)
 
 
 def check_discrete(actions: Any) -> None:
@@ -326,9 +195,7 @@ def from_transformed(transformed: hk.Transformed, environment_spec: Any) -> Netw
     check_discrete(environment_spec.actions)
     if "rng" in inspect.signature(transformed.apply).parameters:
         transformed = hk.without_apply_rng(transformed)
-    dummy = jax.tree_util.tree_map(
-        lambda spec: np.zeros(spec.shape, spec.dtype), environment_spec.observations
-    )
+    dummy = example_of(environment_spec.observations).zeros()
     return from_functions(
         init=lambda key: transformed.init(key, dummy),
         apply=transformed.apply,
@@ -340,41 +207,6 @@ def from_transformed(transformed: hk.Transformed, environment_spec: Any) -> Netw
 def num_parameters(params: Params) -> int:
     """Counts the numbers in a tree of parameters."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(params))
-
-
-def _num_blocks(config: EVEConfig, num_actions: int) -> int:
-    """Counts the blocks of the first layer: a shared one, and one for each action if it has any."""
-    return 1 + num_actions if config.first_layer == "by_action" else 1
-
-
-def _fan_in(size: int) -> hk.initializers.Initializer:
-    return hk.initializers.TruncatedNormal(1.0 / np.sqrt(size))
-
-
-def _normalised(h: jax.Array) -> jax.Array:
-    """Layer normalisation without parameters; it bounds the values that can be extrapolated."""
-    centred = h - jnp.mean(h, axis=-1, keepdims=True)
-    return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-5)
-
-
-def _mlp(
-    config: EVEConfig, rows: int, fan_in: int, num_actions: int, x: Any, one_hot: jax.Array | None
-) -> jax.Array:
-    """Computes outputs `[..., outputs]` for actions as one-hot vectors `[..., num_actions]`, or for
-    all actions in order if `one_hot` is None. Reads x once for all actions."""
-    activation = _ACTIVATIONS[config.activation]
-    norm = _normalised if config.layer_norm else lambda h: h
-    own = config.first_layer == "by_action"
-    blocks = _num_blocks(config, num_actions)
-    parts = FirstLayer(rows, blocks, config.hidden[0], fan_in)(x)
-    h = parts[0]
-    if own:
-        h = h + (parts[1:] if one_hot is None else one_hot @ parts[1:])
-    h = activation(norm(h))
-    for units in config.hidden[1:]:
-        h = activation(norm(hk.Linear(units, name="hidden")(h)))
-    w_init = hk.initializers.Constant(0.0) if config.zero_output else None
-    return hk.Linear(1 if own else num_actions, w_init=w_init, name="output")(h)
 
 
 def _network(
@@ -404,7 +236,7 @@ def _network(
         value=value,
         num_actions=num_actions,
         leaky=config.activation == "leaky_relu",
-        blocks=_num_blocks(config, num_actions),
+        blocks=num_blocks(config, num_actions),
         output="output",
         example=example_of(dummy),
         **more,
@@ -413,22 +245,18 @@ def _network(
 
 @functools.lru_cache(maxsize=64)  # Equal configs share one Network, and with it one jit cache.
 def _vector_mlp(
-    config: EVEConfig,
-    width: int,
-    num_actions: int,
-    indexed: bool = False,
-    num_rows: int | None = None,
+    config: EVEConfig, width: int, num_actions: int, indexed: bool, num_rows: int | None = None
 ) -> Network:
     """Builds the MLP for vectors of this width, which arrive dense, as `SparseInput`, or (if
     `indexed`) as the index of the one in a one-hot vector."""
-    blocks = _num_blocks(config, num_actions)
+    blocks = num_blocks(config, num_actions)
     rows = width * blocks if num_rows is None else num_rows
     example: Any = np.zeros(width, np.float32)
     if num_rows is not None:
         example = Rows(np.zeros((blocks, 1), np.int32), np.ones(1, np.float32))
 
     def encode(observation: Any, units: Any = ()) -> Any:
-        x = vector(network, observation, units)
+        x = vector(indexed, observation, units)
         if not isinstance(x, SparseInput):
             return x
         index, value = x
@@ -437,9 +265,9 @@ def _vector_mlp(
         of_blocks = index * blocks + jnp.arange(blocks)[:, None]
         return Rows(jnp.where(index < 0, -1, of_blocks), jnp.asarray(value, jnp.float32))
 
-    network = _network(
+    return _network(
         config,
-        lambda x, one_hot: _mlp(config, rows, width, num_actions, x, one_hot),
+        lambda x, one_hot: mlp(config, rows, width, num_actions, x, one_hot),
         encode,
         example,
         num_actions,
@@ -447,7 +275,6 @@ def _vector_mlp(
         indexed=indexed,
         with_rows=lambda rows: _vector_mlp(config, width, num_actions, indexed, rows),
     )
-    return network
 
 
 @functools.lru_cache(maxsize=64)
@@ -455,26 +282,15 @@ def _image_mlp(config: EVEConfig, shape: tuple[int, ...], torso: str, num_action
     """Builds the MLP behind a torso for images of this shape."""
 
     def forward(image: jax.Array, one_hot: jax.Array | None) -> jax.Array:
-        x = images.TORSOS[torso](image, _ACTIVATIONS[config.activation])
-        rows = x.size * _num_blocks(config, num_actions)
-        return _mlp(config, rows, x.size, num_actions, x, one_hot)
+        x = images.TORSOS[torso](image, ACTIVATIONS[config.activation])
+        rows = x.size * num_blocks(config, num_actions)
+        return mlp(config, rows, x.size, num_actions, x, one_hot)
 
     def encode(image: Any, units: Any = ()) -> jax.Array:
         """Divides all pixels by the largest unit: a convolution shares weights across pixels."""
         most = units if isinstance(units, tuple) else jnp.full(width, jnp.max(units))
-        return in_units(jnp.ravel(_scaled(image)), most).reshape(shape)
+        return in_units(jnp.ravel(scaled(image)), most).reshape(shape)
 
     width = int(np.prod(shape))
     dummy = np.zeros(shape, np.float32)
     return _network(config, forward, encode, dummy, num_actions, width=width)
-
-
-def _flat(observation: Any) -> jax.Array:
-    """Concatenates all leaves into one vector; bytes are scaled to [0, 1]."""
-    leaves = [jnp.ravel(_scaled(leaf)) for leaf in jax.tree_util.tree_leaves(observation)]
-    return jnp.concatenate(leaves)
-
-
-def _scaled(leaf: Any) -> jax.Array:
-    leaf = jnp.asarray(leaf)
-    return leaf.astype(jnp.float32) / (255.0 if leaf.dtype == jnp.uint8 else 1.0)

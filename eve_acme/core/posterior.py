@@ -84,6 +84,13 @@ def unit_information(fisher: Params, weight: Array) -> Params:
     return {name: of_module(module) for name, module in fisher.items()}
 
 
+def prior_precision(config: EVEConfig, n: Array) -> Any:
+    """Returns the prior's term of the precision after n steps; for the unit prior in its units."""
+    if config.prior == "paper":
+        return config.omega * n * config.epsilon
+    return 1.0 if config.prior == "unit" else config.prior_precision
+
+
 def variances(config: EVEConfig, posterior: Posterior) -> Params:
     """Computes the posterior variance of each parameter with a diagonal Fisher.
 
@@ -102,15 +109,11 @@ def variances(config: EVEConfig, posterior: Posterior) -> Params:
     def relative(fisher: Array, unit: Array) -> jax.Array:
         return elementwise(lambda f: (unit + _TINY) / (scale * f + unit + _TINY), fisher)
 
-    def of_weights(fisher: Array) -> jax.Array:
-        if config.prior == "paper":
-            return 1.0 / (scale * fisher + config.omega * posterior.n * config.epsilon)
-        return 1.0 / (scale * fisher + config.prior_precision)
-
     if config.prior == "unit":
         units = unit_information(posterior.fisher, posterior.weight)
         return jax.tree_util.tree_map(relative, posterior.fisher, units)
-    return jax.tree_util.tree_map(of_weights, posterior.fisher)
+    prior = prior_precision(config, posterior.n)
+    return jax.tree_util.tree_map(lambda fisher: 1.0 / (scale * fisher + prior), posterior.fisher)
 
 
 def normals_like(key: jax.Array, tree: Params, leading: tuple[int, ...] = ()) -> Params:

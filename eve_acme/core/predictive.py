@@ -15,7 +15,6 @@ correlation through shared layers is left out, and shrinks with data. Acting eva
 under one draw of the perturbation.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,12 +23,29 @@ import jax
 import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
-from eve_acme.core import gradients, kronecker, tangent
+from eve_acme.core import gradients, kronecker_predictive, tangent
 from eve_acme.core import posterior as posterior_lib
-from eve_acme.core.networks import Network, vector
+from eve_acme.core.gradients import Gradients
+from eve_acme.core.networks import Network
+from eve_acme.core.observations import vector
 from eve_acme.core.posterior import Posterior
-from eve_acme.core.rowwise import inverse, row_sums
+from eve_acme.core.rowwise import inverse
 from eve_acme.types import Params
+
+
+class Sample(NamedTuple):
+    """One posterior sample.
+
+    Attributes:
+      mean: the posterior's mean; with `predictive='network'` the sampled parameters.
+      deviation: a sample of the deviation from the mean, in the form of the posterior's structure;
+        () with `predictive='network'`.
+      units: the posterior's units of observations.
+    """
+
+    mean: Params
+    deviation: Any
+    units: Any
 
 
 class Sampler(NamedTuple):
@@ -40,34 +56,8 @@ class Sampler(NamedTuple):
       values: `(sample, observation) -> [num_actions]`, the sample's values.
     """
 
-    draw: Callable[[Posterior, jax.Array], Any]
-    values: Callable[[Any, Any], jax.Array]
-
-
-class FactoredSample(NamedTuple):
-    """A sample of a Kronecker-factored posterior.
-
-    Attributes:
-      mean: the posterior's mean.
-      layers: layer name -> perturbation `[blocks, k, o]`.
-      general: perturbations of the parameters without factors.
-    """
-
-    mean: Params
-    layers: dict[str, jax.Array]
-    general: Params
-
-
-class TangentSample(NamedTuple):
-    """A sample of a tangent posterior.
-
-    Attributes:
-      mean: the posterior's mean.
-      deviation: a sample of the deviation of values, in units of the prior standard deviation.
-    """
-
-    mean: Params
-    deviation: tangent.Sample
+    draw: Callable[[Posterior, jax.Array], Sample]
+    values: Callable[[Sample, Any], jax.Array]
 
 
 def make_sampler(config: EVEConfig, network: Network) -> Sampler:
@@ -77,44 +67,35 @@ def make_sampler(config: EVEConfig, network: Network) -> Sampler:
       config: the hyper-parameters.
       network: the Q-network.
     """
-    draw, values = _draw_and_values(config, network)
 
-    def of_observation(sample: Any, observation: Any) -> jax.Array:
-        inner, units = sample
-        return values(inner, observation, units)
+    def draw(posterior: Posterior, key: jax.Array) -> Sample:
+        mean: Params = posterior.mean
+        deviation: Any = ()
+        if config.predictive == "network":
+            mean = posterior_lib.sample(config, posterior, key)
+        elif config.structure == "tangent":
+            deviation = tangent.draw(posterior.tangent, key)
+        elif config.structure == "diagonal":
+            deviation = posterior_lib.perturbation(config, posterior, key)
+        else:
+            deviation = kronecker_predictive.draw(config, posterior, key)
+        return Sample(mean, deviation, posterior.units)
 
-    return Sampler(lambda posterior, key: (draw(posterior, key), posterior.units), of_observation)
+    def values(sample: Sample, observation: Any) -> jax.Array:
+        x = network.encode(observation, sample.units)
+        if config.predictive == "network":
+            return network.apply(sample.mean, x)
+        if config.structure == "tangent":
+            entries = vector(network.indexed, observation, sample.units)
+            deviation = tangent.values(sample.deviation, entries, len(config.hidden))
+            return network.apply(sample.mean, x) + config.prior_std * deviation
+        one = jax.tree_util.tree_map(lambda leaf: leaf[None], x)
+        grads = gradients.gradients_of_all_actions(network, sample.mean, one)
+        if config.structure == "diagonal":
+            return grads.q + _diagonal_deviation(config, grads, sample.deviation)
+        return grads.q + kronecker_predictive.deviation(config, network, grads, sample.deviation)
 
-
-def _draw_and_values(
-    config: EVEConfig, network: Network
-) -> tuple[Callable[[Posterior, jax.Array], Any], Callable[..., jax.Array]]:
-    """Returns `(posterior, key) -> sample` and `(sample, observation, units) -> [num_actions]`."""
-
-    def encoded(values: Callable[[Any, Any], jax.Array]) -> Callable[..., jax.Array]:
-        return lambda sample, observation, units: values(sample, network.encode(observation, units))
-
-    if config.predictive == "network":
-        return functools.partial(posterior_lib.sample, config), encoded(network.apply)
-    if config.structure == "tangent":
-
-        def tangent_values(sample: TangentSample, observation: Any, units: Any) -> jax.Array:
-            x = vector(network, observation, units)
-            deviation = tangent.values(sample.deviation, x, len(config.hidden))
-            mean = network.apply(sample.mean, network.encode(observation, units))
-            return mean + config.prior_std * deviation
-
-        return lambda posterior, key: TangentSample(
-            posterior.mean, tangent.draw(posterior.tangent, key)
-        ), tangent_values
-    if config.structure == "diagonal":
-        return lambda posterior, key: (
-            posterior.mean,
-            posterior_lib.perturbation(config, posterior, key),
-        ), encoded(lambda sample, x: perturbed_values(config, network, sample[0], sample[1], x))
-    return functools.partial(_draw_factored, config), encoded(
-        functools.partial(_factored_values, config, network)
-    )
+    return Sampler(draw, values)
 
 
 def tangent_shares(
@@ -135,7 +116,7 @@ def tangent_shares(
         return ()
 
     def of_one(observation: Any) -> jax.Array:
-        x = vector(network, observation, posterior.units)
+        x = vector(network.indexed, observation, posterior.units)
         return tangent.shares(posterior.tangent, x, len(config.hidden))
 
     return jax.vmap(of_one)(observations)
@@ -161,67 +142,25 @@ def values_and_std(
         mean = jax.vmap(network.apply, in_axes=(None, 0))(posterior.mean, x)
         return mean, config.prior_std * jnp.sqrt(shares)
     grads = gradients.gradients_of_all_actions(network, posterior.mean, x)
-    variances = posterior_lib.variances(config, posterior)
-    if config.structure != "diagonal":
-        total = kronecker.variance(config, network, posterior.basis, variances, posterior.n, grads)
-    elif config.prior == "unit":
-        leaves = len(jax.tree_util.tree_leaves(variances))
-        total = config.prior_std**2 / leaves * grads.weighted_means(variances)
+    if config.structure == "diagonal":
+        total = _diagonal_variance(config, posterior, grads)
     else:
-        total = _sum(grads.project_square(variances))
+        total = kronecker_predictive.variance(config, network, posterior, grads)
     shape = (-1, network.num_actions)
     return grads.q.reshape(shape), jnp.sqrt(total).reshape(shape)
 
 
-def _draw_factored(config: EVEConfig, posterior: Posterior, key: jax.Array) -> FactoredSample:
-    layers_key, general_key = jax.random.split(key)
-    shapes = kronecker.shapes(posterior.basis, posterior.mean)
-    normals = posterior_lib.normals_like(layers_key, shapes)
-    return FactoredSample(
-        mean=posterior.mean,
-        layers=kronecker.perturbation(config, posterior.basis, posterior.n, normals),
-        general=posterior_lib.perturbation(config, posterior, general_key),
-    )
+def _diagonal_variance(config: EVEConfig, posterior: Posterior, grads: Gradients) -> jax.Array:
+    """Computes the variance `[B]` of linearised values."""
+    variances = posterior_lib.variances(config, posterior)
+    if config.prior != "unit":
+        return _sum(grads.project_square(variances))
+    leaves = len(jax.tree_util.tree_leaves(variances))
+    return config.prior_std**2 / leaves * grads.weighted_means(variances)
 
 
-def _factored_values(
-    config: EVEConfig, network: Network, sample: FactoredSample, x: Any
-) -> jax.Array:
-    """Computes the values `[num_actions]` of a sample at one x."""
-    one = jax.tree_util.tree_map(lambda leaf: leaf[None], x)
-    grads = gradients.gradients_of_all_actions(network, sample.mean, one)
-    total = jnp.zeros_like(grads.q)
-    for name, perturbation in sample.layers.items():
-        total += kronecker.project(config, grads.layers[name], perturbation)
-    for name, leaves in grads.general.items():
-        parts = zip(*map(jax.tree_util.tree_leaves, (leaves, sample.general[name])), strict=True)
-        for g, m in parts:
-            flat = g.reshape(len(grads.q), -1)
-            size = row_sums(jnp.square(flat)) if config.prior == "unit" else jnp.ones(len(flat))
-            total += (flat @ jnp.ravel(m)) * jnp.sqrt(inverse(size))
-    if config.prior == "unit":
-        total *= config.prior_std / kronecker.num_shares(network, grads) ** 0.5
-    return grads.q + total
-
-
-def perturbed_values(
-    config: EVEConfig, network: Network, mean: Params, perturbation: Params, x: Any
-) -> jax.Array:
-    """Computes the linearised values of the diagonal sample `mean + perturbation` at one input.
-
-    Args:
-      config: the hyper-parameters.
-      network: the Q-network.
-      mean: the posterior's mean.
-      perturbation: a tree like `mean`.
-      x: one input, without a batch axis.
-
-    Returns:
-      `[num_actions]`.
-    """
-    chex.assert_trees_all_equal_shapes(mean, perturbation)
-    one = jax.tree_util.tree_map(lambda leaf: leaf[None], x)
-    grads = gradients.gradients_of_all_actions(network, mean, one)
+def _diagonal_deviation(config: EVEConfig, grads: Gradients, perturbation: Params) -> jax.Array:
+    """Computes the deviation `[B]` of linearised values for a perturbation of the parameters."""
     along = grads.project(perturbation)
     if config.prior == "unit":
         norms = grads.squared_norms()
@@ -229,7 +168,7 @@ def perturbed_values(
         along = jax.tree_util.tree_map(
             lambda v, norm: v * jnp.sqrt(share * inverse(norm)), along, norms
         )
-    return grads.q + _sum(along)
+    return _sum(along)
 
 
 def _sum(tree: Params) -> jax.Array:

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from eve_acme.config import EVEConfig
-from eve_acme.core.gradients import LayerCall, find_layers, intercepted
-from eve_acme.core.networks import FIRST, Network, Rows, rows_product
+from eve_acme.core.layers import LayerCall, find_layers, intercepted
+from eve_acme.core.mlp import FIRST, Rows, rows_product
+from eve_acme.core.networks import Network
 from eve_acme.core.posterior import Posterior, normals_like, variances
 from eve_acme.core.rowwise import first_occurrences
 from eve_acme.types import Array, Params
@@ -55,12 +56,18 @@ def draw(
       Normals with leading axes `[k, B]`, those of weight samples with `[k]`.
     """
     if config.bootstrap_sample == "transition":
-        return normals_like(key, _for_outputs(network, params, x), shape)
-    shapes = _for_weights(network, params, x)
+        outputs = _linear(network, params, x)
+        others = {name: module for name, module in params.items() if name not in outputs}
+        return normals_like(key, Noise(outputs, weights=others), shape)
+    rows, weights = {}, params
+    if isinstance(x, Rows):  # Of the first layer only the rows that examples read: `share_rows`.
+        w, b = params[FIRST]["w"], params[FIRST]["b"]
+        rows = {FIRST: jax.ShapeDtypeStruct((*x.index.shape, w.shape[1]), w.dtype)}
+        weights = {**params, FIRST: {"b": b}}
     rows_key, weights_key = jax.random.split(key)
     return Noise(
-        outputs=normals_like(rows_key, shapes.outputs, shape),
-        weights=normals_like(weights_key, shapes.weights, shape[:1]),
+        outputs=normals_like(rows_key, rows, shape),
+        weights=normals_like(weights_key, weights, shape[:1]),
     )
 
 
@@ -90,47 +97,19 @@ def values(
     )
 
 
-def _for_outputs(network: Network, params: Params, x: Any) -> Noise:
-    """Shapes for sampling the outputs of all linear layers, and the other parameters as weights."""
-    layers = _linear(network, params, x)
-    return Noise(
-        outputs={name: _shape(shape) for name, shape in layers.items()},
-        weights=jax.tree_util.tree_map(
-            lambda leaf: _shape(leaf.shape), {k: v for k, v in params.items() if k not in layers}
-        ),
-    )
-
-
-def _for_weights(network: Network, params: Params, x: Any) -> Noise:
-    """Shapes for one weight sample; of a first layer with sparse inputs only the rows it reads.
-
-    A row that several examples read must have the same normals in all of them (`share_rows`).
-    """
-    weights = jax.tree_util.tree_map(lambda leaf: _shape(leaf.shape), dict(params))
-    outputs = {}
-    if isinstance(x, Rows):
-        weights[FIRST] = {"b": weights[FIRST]["b"]}
-        outputs[FIRST] = _shape((*x.index.shape, params[FIRST]["w"].shape[1]))
-    return Noise(outputs, weights)
-
-
-def _linear(network: Network, params: Params, x: Any) -> dict[str, tuple[int, ...]]:
+def _linear(network: Network, params: Params, x: Any) -> dict[str, jax.ShapeDtypeStruct]:
     """Finds the output shapes of the linear layers in `network.apply`."""
-    found: dict[str, tuple[int, ...]] = {}
+    found: dict[str, jax.ShapeDtypeStruct] = {}
 
     def intercept(name: str, module: Any, inner: LayerCall, a: Any) -> jax.Array:
         out = inner(a)
         if name in layers and layers[name].patches is None:
-            found[name] = out.shape
+            found[name] = jax.ShapeDtypeStruct(out.shape, out.dtype)
         return out
 
     layers = find_layers(network, params, x)
     jax.eval_shape(lambda *args: intercepted(network.apply, intercept, *args), params, x)
     return found
-
-
-def _shape(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def share_rows(x: Rows, normals: jax.Array) -> jax.Array:

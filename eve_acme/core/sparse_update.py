@@ -4,7 +4,7 @@ A non-zero entry of the input selects rows of the first layer's w, and a minibat
 few of them. The updates of all other rows have a closed form. So each row is stored with the step
 of its last update, and advanced to the current step when it is next read:
 
-- Adam's momentum keeps moving a row without gradients (see `coast`);
+- Adam's momentum keeps moving a row without gradients (see `adam.coast`);
 - the target network's row is the online row as of the last target update;
 - the Fisher sum is only rescaled (see `fisher.Average`).
 
@@ -24,14 +24,12 @@ import numpy as np
 from eve_acme.config import EVEConfig
 from eve_acme.core import fisher as fisher_lib
 from eve_acme.core import update
-from eve_acme.core.adam import B1, B2
-from eve_acme.core.networks import FIRST, Network, Rows, with_rows
+from eve_acme.core.adam import B1, B2, coast
+from eve_acme.core.mlp import FIRST, Rows, with_rows
+from eve_acme.core.networks import Network
 from eve_acme.core.posterior import Posterior
 from eve_acme.core.rowwise import first_occurrences
-from eve_acme.types import Array, HostArray, Transition
-
-SETTLED = 20_000
-"""Steps after which Adam's bias corrections are 1 in float32."""
+from eve_acme.types import Array, Transition
 
 
 class RowValues(NamedTuple):
@@ -67,49 +65,6 @@ class RowState(NamedTuple):
     seen: Array
 
 
-@functools.lru_cache
-def _coasting_sums() -> HostArray:
-    """Tabulates `S(t) = sum_{j>=1} rho^j c(t + j)`, with rho = b1 / sqrt(b2), for t = 0 .. SETTLED.
-
-    A row with moments (mu, nu) at step t and no gradient since moves at step t + j by
-    `-lr rho^j c(t + j) mu / sqrt(nu)`, where c(i) = sqrt(1 - b2^i) / (1 - b1^i) is Adam's bias
-    correction. S(t) sums all of these moves; the first d sum to `S(t) - rho^d S(t + d)`.
-    """
-    rho = B1 / np.sqrt(B2)
-    steps = np.arange(1, SETTLED + 1, dtype=np.float64)
-    correction = np.sqrt(1.0 - B2**steps) / (1.0 - B1**steps)
-    sums = np.empty(SETTLED + 1)
-    sums[SETTLED] = rho / (1.0 - rho)
-    for t in range(SETTLED - 1, -1, -1):
-        sums[t] = rho * (correction[t] + sums[t + 1])
-    return sums.astype(np.float32)
-
-
-def coast(config: EVEConfig, rows: RowValues, start: Array, stop: Array) -> jax.Array:
-    """Advances online rows without gradients by Adam's momentum.
-
-    Args:
-      config: the hyper-parameters.
-      rows: rows as of step `start`.
-      start: `[R]` int32, the step of each row's last update.
-      stop: scalar int32, the step to advance to; rows with a later `start` do not move.
-
-    Returns:
-      The online rows `[R, units]` at step `stop`.
-    """
-    chex.assert_rank([rows.w, start, stop], [2, 1, 0])
-    sums = jnp.asarray(_coasting_sums())
-    distance = jnp.maximum(stop - start, 0).astype(jnp.float32)
-    s_start = sums[jnp.minimum(start, SETTLED)]
-    s_stop = sums[jnp.minimum(jnp.maximum(start, stop), SETTLED)]
-    travelled = s_start - jnp.exp(distance * np.float32(np.log(B1 / np.sqrt(B2)))) * s_stop
-    # Adam's epsilon, scaled by the bias correction of the first step without a gradient.
-    age = (start + 1).astype(jnp.float32)
-    damping = config.adam_epsilon * jnp.sqrt(-jnp.expm1(age * np.float32(np.log(B2))))[:, None]
-    step = config.learning_rate * travelled[:, None]
-    return rows.w - step * rows.mu / (jnp.sqrt(rows.nu) + damping)
-
-
 def advance(config: EVEConfig, rows: RowValues, seen: Array, steps: Array) -> RowValues:
     """Advances all fields of rows to the current step.
 
@@ -125,14 +80,11 @@ def advance(config: EVEConfig, rows: RowValues, seen: Array, steps: Array) -> Ro
     chex.assert_rank([rows.w, seen, steps], [2, 1, 0])
     synced = steps - steps % config.target_period
     quiet = (steps - seen).astype(jnp.float32)[:, None]
+    to = functools.partial(coast, config, rows.w, rows.mu, rows.nu, seen)
     unit = jnp.asarray(fisher_lib.rescaling(config.beta, seen, steps))
     return RowValues(
-        w=coast(config, rows, seen, steps),
-        target=jnp.where(
-            (seen <= synced)[:, None] & (synced > 0),
-            coast(config, rows, seen, synced),
-            rows.target,
-        ),
+        w=to(steps),
+        target=jnp.where((seen <= synced)[:, None] & (synced > 0), to(synced), rows.target),
         mu=rows.mu * jnp.exp(quiet * np.float32(np.log(B1))),
         nu=rows.nu * jnp.exp(quiet * np.float32(np.log(B2))),
         fisher=jax.tree_util.tree_map(lambda leaf: leaf * jnp.reshape(unit, (-1, 1)), rows.fisher),
@@ -149,9 +101,6 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
     dense = update.make_dense_learner(config, network)
     assert network.with_rows is not None
     small_network = network.with_rows(1)
-
-    def init(key: jax.Array) -> RowState:
-        return from_dense(dense.init(key))
 
     def step(
         state: RowState, batches: Transition, known: update.Round
@@ -175,7 +124,7 @@ def make_learner(config: EVEConfig, network: Network) -> update.Learner:
     def posterior(state: RowState, n: Array, *known: Any) -> Posterior:
         return update.posterior_of(config, to_dense(config, state), n, *known)
 
-    return update.Learner(init, step, posterior)
+    return update.Learner(lambda key: from_dense(dense.init(key)), step, posterior)
 
 
 def gather(
@@ -296,8 +245,7 @@ def _pack(rows: RowValues) -> jax.Array:
 
 
 def _unpack(table: jax.Array) -> RowValues:
-    fields = [table[:, i] for i in range(table.shape[1])]
-    return RowValues(*fields)
+    return RowValues(*(table[:, i] for i in range(table.shape[1])))
 
 
 def _rows(state: update.State) -> RowValues:

@@ -10,7 +10,7 @@ its disk. The guarantees are:
   that is sent twice has the same place both times, so it is stored, and learnt from, once.
 - *A restarted replay process* fills its tables from the log before it answers any call. It also
   sends the whole log to the stream again: a running learner skips the trajectories it has read and
-  reads the rest. *A restarted learner* reads all of `eve_replay` (`agent.replay.Arrivals`).
+  reads the rest. *A restarted learner* reads all of `eve_replay` (`agent.dataset.Arrivals`).
 
 So a crash of any process, or of all processes at once, loses no step of a counted episode. Of an
 episode in progress it may lose the steps that are not stored yet. Each record of the log is written
@@ -29,7 +29,7 @@ from typing import Any
 
 import reverb
 
-from eve_acme.agent import replay
+from eve_acme.agent import adder, dataset, replay
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.config import EVEConfig
 from eve_acme.distributed.remote import Stopped
@@ -94,7 +94,7 @@ class Log:
         again = threading.Thread(target=self._send_again, args=(self.trajectories,), daemon=True)
         again.start()
         try:
-            for new, _ in replay.draw(self._client, LOG, replay.WITHOUT_END):
+            for new, _ in dataset.draw(self._client, LOG, dataset.WITHOUT_END):
                 with self.changed:
                     if not self._has(*new.place):
                         self._append((journal.TRAJECTORY, new))
@@ -191,7 +191,7 @@ def fill(client: reverb.Client, table: str, news: Iterator[New | None]) -> None:
       table: the table's name.
       news: the trajectories; None entries are skipped.
     """
-    writer = replay.Writer(client)
+    writer = adder.Writer(client)
     for new in news:
         if new is not None:
             writer.write(new, (table,))
@@ -199,7 +199,7 @@ def fill(client: reverb.Client, table: str, news: Iterator[New | None]) -> None:
     writer.flush(0)
 
 
-class KeptAdder(replay.Adder):
+class KeptAdder(adder.Adder):
     """Keeps trajectories until they are stored, and blocks while the server does not answer.
 
     Attributes:

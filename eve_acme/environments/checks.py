@@ -150,16 +150,13 @@ def _check_number(field: str, value: Any, least: float, most: float) -> None:
     if isinstance(value, float) and math.isfinite(value) and least <= value <= most:
         return  # The common case; the general check below takes ten times as long.
     leaves = jax.tree_util.tree_leaves(value)
-    if len(leaves) != 1 or leaves[0] is not value or not _is_one_number(value):
+    single = len(leaves) == 1 and leaves[0] is value and np.size(value) == 1
+    if not single or np.asarray(value).dtype.kind not in "iufb":
         raise InputError(f"{field}: got {_brief(value)}, allowed is one number")
     value = np.reshape(value, ())
     if not (math.isfinite(value) and least <= value <= most):
         span = f" from {least:g} to {most:g}" if math.isfinite(least) else ""
         raise InputError(f"{field}: got {float(value)}, allowed is a finite number{span}")
-
-
-def _is_one_number(value: Any) -> bool:
-    return np.size(value) == 1 and np.asarray(value).dtype.kind in "iufb"
 
 
 def check_network(network: Any, observation_spec: Any, actions: Any) -> None:

@@ -112,9 +112,13 @@ def observation_spec(space: Any, name: str = "observation") -> Any:
     if kind == "Discrete":
         return specs.BoundedArray((), np.int32, 0, int(space.n) - 1, name=name)
     if kind == "Dict":
-        parts = {key: part for key, part in space.spaces.items() if not _is_text(part)}
+        parts = {
+            key: _part_spec(part, f"{name}.{key}")
+            for key, part in space.spaces.items()
+            if type(part).__name__ not in ("Text", "MissionSpace")
+        }
         if parts:
-            return {key: _part_spec(part, f"{name}.{key}") for key, part in parts.items()}
+            return parts
     if kind == "Tuple":
         return tuple(_part_spec(p, f"{name}.{i}") for i, p in enumerate(space.spaces))
     if kind not in ("Box", "MultiBinary", "MultiDiscrete"):
@@ -124,10 +128,6 @@ def observation_spec(space: Any, name: str = "observation") -> Any:
         )
     dtype = np.dtype(np.float32) if space.dtype == np.float64 else np.dtype(space.dtype)
     return specs.Array(space.shape, dtype, name=name)
-
-
-def _is_text(space: Any) -> bool:
-    return type(space).__name__ in ("Text", "MissionSpace")
 
 
 def _part_spec(space: Any, name: str) -> Any:

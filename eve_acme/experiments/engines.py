@@ -19,7 +19,8 @@ def make(plan: Plan) -> Loop:
     """Makes the engine; raises UsageError if network or replay do not fit the environment."""
     task = tasks.parse(plan.task)
     raw = _logged(task, plan.seed)
-    from eve_acme.core.networks import is_index, make_networks
+    from eve_acme.core.networks import make_networks
+    from eve_acme.core.observations import is_index
 
     if plan.agent != "eve":
         spec = raw.observation_spec()

@@ -13,7 +13,7 @@ from dm_env import specs
 
 from eve_acme.agent.background import Background
 from eve_acme.agent.learner import EVELearner
-from eve_acme.agent.replay import make_mode
+from eve_acme.agent.replay import Mode
 from eve_acme.config import EVEConfig
 from eve_acme.core.networks import from_functions
 from eve_acme.types import New, Rounds, Transition
@@ -90,7 +90,7 @@ def test_a_signal_handler_may_save_while_a_step_holds_the_lock(sampling):
     config = EVEConfig(batches_per_step=1, batch_size=1, newest=False, min_replay=1)
     spec = EnvironmentSpec(number, specs.DiscreteArray(2), number, number)
     element = _round() if sampling == "sampled" else _trajectory()
-    key, mode = jax.random.PRNGKey(0), make_mode(sampling)
+    key, mode = jax.random.PRNGKey(0), Mode(sampling)
     learner = EVELearner(config, network, key, iter([element]), spec, mode)
     learner._learning._guard = SignalWithinTheLock()
     before = signal.signal(signal.SIGUSR2, handler)

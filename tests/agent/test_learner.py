@@ -16,7 +16,7 @@ from acme.utils import counting, loggers
 
 from eve_acme.agent import storage
 from eve_acme.agent.builder import EVEBuilder
-from eve_acme.agent.replay import make_mode
+from eve_acme.agent.replay import Mode
 from eve_acme.config import EVEConfig
 from eve_acme.core.networks import make_networks
 from eve_acme.core.tangent import Arrow, Landmarks
@@ -462,7 +462,7 @@ def test_trajectories_may_be_on_a_device():
 def test_more_steps_than_fit_are_refused_before_they_are_learnt(sampling):
     """Replay has them as well, in trajectories of its own size."""
     config = EVEConfig(hidden=(2,), min_replay=1, replay_megabytes=0.01)
-    steps = make_mode(sampling).steps
+    steps = Mode(sampling).steps
     most = storage.most_steps(config, environment_spec(VECTOR), steps)
     if sampling == "sampled":
         batches = next(rounds(VECTOR, config)).batches

@@ -1,4 +1,5 @@
-"""Replay through a real Reverb server: what is written, what is read, and how often."""
+"""Replay through a real Reverb server (`replay`, `adder`, `dataset`): what is written, what is
+read, and how often."""
 
 import itertools
 import threading
@@ -13,6 +14,8 @@ reverb = pytest.importorskip("reverb")
 from acme import specs  # noqa: E402
 
 from eve_acme.agent import replay  # noqa: E402
+from eve_acme.agent.adder import Adder  # noqa: E402
+from eve_acme.agent.dataset import Arrivals, joined, make_dataset_iterator  # noqa: E402
 from eve_acme.config import EVEConfig  # noqa: E402
 from eve_acme.core.networks import make_networks  # noqa: E402
 from eve_acme.errors import InputError  # noqa: E402
@@ -30,10 +33,11 @@ SPEC = specs.EnvironmentSpec(
     discounts=specs.BoundedArray((), np.float64, 0.0, 1.0, "discount"),
 )
 NUMBERS = SPEC._replace(observations=specs.Array((), np.int32, "number"))
-LOCK_STEP = replay.make_mode(limited=False)
-SAMPLED = replay.make_mode("sampled", limited=False)
-STREAMED = replay.make_mode(ahead=100)
+LOCK_STEP = replay.Mode(limited=False)
+SAMPLED = replay.Mode("sampled", limited=False)
+STREAMED = replay.Mode(ahead=100)
 """With room for all that a test writes before it reads."""
+BY_STEPS = {1: LOCK_STEP, 10: STREAMED}
 
 
 def observation(number):
@@ -66,7 +70,7 @@ class Served:
         self.adder = self.another_adder()
 
     def another_adder(self):
-        return replay.Adder(self.client, self.config, self.spec, self.mode, extras_spec=self.extras)
+        return Adder(self.client, self.config, self.spec, self.mode, extras_spec=self.extras)
 
     def __enter__(self):
         return self
@@ -76,7 +80,7 @@ class Served:
         self.server.stop()
 
     def dataset(self):
-        return replay.make_dataset_iterator(self.config, self.client, self.mode)
+        return make_dataset_iterator(self.config, self.client, self.mode)
 
     def size(self, table):
         return self.client.server_info()[table].current_size
@@ -137,7 +141,7 @@ def states(new):
 def test_trajectories_are_the_embedded_windows_in_order(k, subsample, steps):
     """Both tables have them, each whole and of one episode, and each full but for the last."""
     config = EVEConfig(n_step=k, subsample=subsample)
-    with Served(config, LOCK_STEP._replace(steps=steps)) as served:
+    with Served(config, BY_STEPS[steps]) as served:
         episodes = play(served.adder, config, [1, 2, 3, 7, 4, 11, 10, 131])
         cut = [
             [tuple(part) for part in _parts(expected, steps)] for expected in episodes if expected
@@ -170,14 +174,14 @@ def _parts(sequence, size):
 def test_a_window_by_hand(steps):
     """Two steps ahead, of an episode of three, with a discount of a half."""
     config = EVEConfig(n_step=2, discount=0.5)
-    with Served(config, LOCK_STEP._replace(steps=steps), NUMBERS) as served:
+    with Served(config, BY_STEPS[steps], NUMBERS) as served:
         adder = served.adder
         adder.add_first(dm_env.restart(np.int32(7)))
         adder.add(1, dm_env.transition(1.0, np.int32(8)))
         assert adder.transitions == 0
         adder.add(2, dm_env.transition(4.0, np.int32(9)))
         adder.add(0, dm_env.termination(16.0, np.int32(3)))
-        transitions, returns = replay.joined(
+        transitions, returns = joined(
             [New(*new) for new in served.take(replay.STREAM, adder.items)]
         )[:2]
         o_tm1, a_tm1, r_t, discount_t, o_t = (leaf.tolist() for leaf in transitions)
@@ -189,7 +193,7 @@ def test_a_window_by_hand(steps):
 @pytest.mark.parametrize("steps", [1, 10])
 def test_an_episode_that_was_given_up_leaves_nothing_in_the_next(steps):
     config = EVEConfig(n_step=3)
-    with Served(config, LOCK_STEP._replace(steps=steps)) as served:
+    with Served(config, BY_STEPS[steps]) as served:
         start, unfinished = random_episode(np.random.default_rng(5), 900, 6, truncated=False)
         served.adder.add_first(start)
         for action, after in unfinished[:4]:
@@ -203,7 +207,7 @@ def test_an_episode_that_was_given_up_leaves_nothing_in_the_next(steps):
 
 
 def test_trajectories_have_the_types_of_the_learner():
-    with Served(EVEConfig(), replay.make_mode()) as served:
+    with Served(EVEConfig(), replay.Mode()) as served:
         play(served.adder, served.config, [4])
         dataset = served.dataset()
         new = next(dataset)
@@ -332,7 +336,7 @@ def test_whoever_draws_draws_uniformly(sampling, newest):
     spec = NUMBERS.observations
     memory = Memory(config, make_networks(NUMBERS, config), spec, np.random.default_rng(0))
     rounds = []
-    with Served(config, replay.make_mode(sampling), NUMBERS) as served:
+    with Served(config, replay.Mode(sampling), NUMBERS) as served:
         dataset = served.dataset()
         for states in ([0, 1, 2, 3, 4], [5]):
             write_episode(served.adder, states)
@@ -357,7 +361,7 @@ def test_whoever_draws_draws_uniformly(sampling, newest):
 
 def test_limiter_lets_just_the_due_samples_through():
     config = EVEConfig(min_replay=4, batches_per_step=2, batch_size=3)
-    with Served(config, replay.make_mode("sampled")) as served:
+    with Served(config, replay.Mode("sampled")) as served:
         table, adder = served.tables[replay.REPLAY], served.adder
         start, steps = random_episode(np.random.default_rng(0), 0, 7, truncated=False)
         adder.add_first(start)
@@ -378,7 +382,7 @@ def test_limiter_lets_just_the_due_samples_through():
 @pytest.mark.parametrize("ahead", [2, 5])
 def test_actors_are_in_front_of_a_streamed_reader_by_so_many_trajectories(ahead):
     """As soon as one is read, one more is let in; and the table that keeps all never blocks."""
-    with Served(EVEConfig(), replay.make_mode(ahead=ahead), NUMBERS) as served:
+    with Served(EVEConfig(), replay.Mode(ahead=ahead), NUMBERS) as served:
         kept, stream = served.tables[replay.REPLAY], served.tables[replay.STREAM]
         for number in range(ahead):
             assert stream.can_insert(1)
@@ -400,7 +404,7 @@ def test_actors_are_in_front_of_a_streamed_reader_by_so_many_trajectories(ahead)
 
 @pytest.mark.parametrize("sampling", ["streamed", "sampled"])
 def test_without_a_limiter_nobody_is_held_back(sampling):
-    with Served(EVEConfig(), replay.make_mode(sampling, limited=False), NUMBERS) as served:
+    with Served(EVEConfig(), replay.Mode(sampling, limited=False), NUMBERS) as served:
         for number in range(9):
             write_episode(served.adder, [number])
         assert all(table.can_insert(10**6) for table in served.tables.values())
@@ -418,20 +422,19 @@ def test_tables_share_no_part(sampling, limited, monkeypatch):
 
     with monkeypatch.context() as changed:
         changed.setattr(reverb, "Table", table)
-        replay.make_tables(EVEConfig(), SPEC, replay.make_mode(sampling, limited))
+        replay.make_tables(EVEConfig(), SPEC, replay.Mode(sampling, limited))
     assert len(parts) == 6
     assert len({id(part) for part in parts}) == 6
 
 
 def test_modes_by_hand():
     """Trajectories of several steps are only for actors and learners that run freely."""
-    assert replay.make_mode() == replay.Mode("streamed", True, 10, 2)
-    assert replay.make_mode(ahead=7) == replay.Mode("streamed", True, 10, 7)
-    assert replay.make_mode(limited=False) == replay.Mode("streamed", False, 1, 2)
-    assert replay.make_mode("sampled").steps == 1
-    assert replay.make_mode().streamed and not replay.make_mode("sampled").streamed
+    assert replay.Mode() == replay.Mode("streamed", True, 2) and replay.Mode().steps == 10
+    assert replay.Mode(ahead=7).steps == 10
+    assert replay.Mode(limited=False).steps == replay.Mode("sampled").steps == 1
+    assert replay.Mode().streamed and not replay.Mode("sampled").streamed
     with pytest.raises(ValueError, match="sampling: got 'drawn', allowed are 'streamed' and 's"):
-        replay.make_mode("drawn")
+        replay.Mode("drawn")
 
 
 def flat(trajectories):
@@ -445,12 +448,12 @@ def test_a_second_reader_gets_all_from_replay_and_then_what_comes():
         for i in range(6):
             write_episode(served.adder, [10 * i, 10 * i + 1])
             write_episode(other, [10 * i + 5])
-        first = replay.Arrivals(served.client)
+        first = Arrivals(served.client)
         expected = [s for i in range(6) for s in (10 * i, 10 * i + 1, 10 * i + 5)]
         assert flat(first.waiting()) == expected and first.steps == 18
         write_episode(served.adder, [60, 61])  # Which the first reader does not read.
 
-        second = replay.Arrivals(served.client)
+        second = Arrivals(served.client)
         held = second.held()
         lives = [int(new.place[0]) for new in held]
         assert sorted(set(lives)) == sorted([served.adder.life, other.life])
@@ -471,7 +474,7 @@ def test_a_second_reader_gets_all_from_replay_and_then_what_comes():
 def test_a_reader_whose_stream_was_robbed_finds_the_missing_in_replay():
     """When it sees the gap, and before what came after it."""
     with Served(EVEConfig(), STREAMED, NUMBERS) as served:
-        reader = replay.Arrivals(served.client)
+        reader = Arrivals(served.client)
         for state in range(2):
             write_episode(served.adder, [state])
         assert flat(reader.waiting()) == [0, 1]
@@ -488,7 +491,7 @@ def test_a_reader_whose_stream_was_robbed_finds_the_missing_in_replay():
 
 def test_a_reader_that_was_robbed_of_a_writers_first_finds_it():
     with Served(EVEConfig(), STREAMED, NUMBERS) as served:
-        reader = replay.Arrivals(served.client)
+        reader = Arrivals(served.client)
         write_episode(served.adder, [0])
         served.take(replay.STREAM, 1)
         write_episode(served.adder, [1])
@@ -498,7 +501,7 @@ def test_a_reader_that_was_robbed_of_a_writers_first_finds_it():
 def test_two_readers_of_one_stream_both_get_everything():
     """Whichever of them takes an item from the stream; the last one tells both what they missed."""
     with Served(EVEConfig(), STREAMED, NUMBERS) as served:
-        readers = [replay.Arrivals(served.client) for _ in range(2)]
+        readers = [Arrivals(served.client) for _ in range(2)]
         found = [[], []]
         for state in range(10):
             write_episode(served.adder, [state])
@@ -551,7 +554,7 @@ def test_in_lock_step_each_element_is_what_is_there():
 def test_memory_that_cannot_hold_min_replay_is_refused():
     for sampling in ("streamed", "sampled"):
         with pytest.raises(ReplayFull, match=r"replay_megabytes: got 0\.001"):
-            replay.make_tables(EVEConfig(replay_megabytes=0.001), SPEC, replay.make_mode(sampling))
+            replay.make_tables(EVEConfig(replay_megabytes=0.001), SPEC, replay.Mode(sampling))
 
 
 def test_extras_are_refused_before_anything_is_written():

@@ -45,6 +45,10 @@ def make(config, seed=0):
     return AcmeEngine(deep_sea(seed), network_for(config), config, seed)
 
 
+def _table(engine):
+    return engine._client.server_info()[replay.REPLAY]
+
+
 @pytest.mark.parametrize("k", [1, 3])
 def test_counts_and_ratio_are_exact(k):
     config = EVEConfig(n_step=k, **SMALL)
@@ -53,7 +57,7 @@ def test_counts_and_ratio_are_exact(k):
         assert [episode.number for episode in episodes] == list(range(1, 61))
         assert {episode.length for episode in episodes} == {5}
         assert engine.episodes == 60 and engine.env_steps == 300
-        info = engine.replay_info()
+        info = _table(engine)
         rounds = 300 - config.min_replay + 1
         assert engine.n == 1 + info.current_size == 301
         assert engine.posterior().n == 301
@@ -73,7 +77,7 @@ def test_subsampled_steps_keep_the_run_going():
     config = EVEConfig(n_step=2, subsample=True, **SMALL)
     with make(config) as engine:
         list(engine.episodes_until(20))
-        assert engine.n == 1 + engine.replay_info().current_size == 41
+        assert engine.n == 1 + _table(engine).current_size == 41
         assert engine.learner_updates == (40 - 16 + 1) * 3 * 3
 
 
@@ -102,9 +106,9 @@ def test_saved_run_goes_on_with_all_of_its_replay(tmp_path):
             jax.tree_util.tree_leaves(before), jax.tree_util.tree_leaves(after), strict=True
         ):
             assert np.array_equal(x, y)
-        assert engine.replay_info().current_size == 55
+        assert _table(engine).current_size == 55
         assert [episode.number for episode in engine.episodes_until(13)] == [12, 13]
-        assert engine.n == 1 + engine.replay_info().current_size == 66
+        assert engine.n == 1 + _table(engine).current_size == 66
         assert engine.posterior().n == 66
         assert engine.learner_updates == (65 - 16 + 1) * 3
 
@@ -147,7 +151,7 @@ def test_what_is_counted_is_what_the_embedded_memory_counts(
         engine.restore(str(tmp_path))
         list(engine.episodes_until(22))
         posterior, counted = engine.posterior(), engine._learner.save()["evidence"]
-        size = engine.replay_info().current_size
+        size = _table(engine).current_size
 
     memory = Memory(config, network, spec.observations, np.random.default_rng(0))
     for step in engine.environment.steps:

@@ -12,7 +12,7 @@ from dm_env import specs
 from transitions import visit
 
 from eve_acme.config import PRESETS, EVEConfig
-from eve_acme.core import evidence, networks, predictive, tangent
+from eve_acme.core import evidence, observations, predictive, tangent
 from eve_acme.core.evidence import Evidence
 from eve_acme.core.networks import make_networks
 from eve_acme.core.posterior import Posterior
@@ -61,8 +61,7 @@ def test_the_largest_return_bounds_only_values_in_its_units(table):
 
 
 def test_an_index_is_a_one_hot_vector_of_one_entry(table):
-    for module in (evidence, networks):
-        x = module.vector(table, 4)
+    for x in (evidence.vector(table, 4), observations.vector(True, 4)):
         np.testing.assert_array_equal(x.index, [4])
         np.testing.assert_array_equal(x.value, [1.0])
     x = evidence.vectors(table, np.array([[4, -1]], np.int32), 2)
@@ -81,7 +80,7 @@ def test_vectors_of_trees_are_flattened_as_the_network_does():
     expected = np.array([0.2, 0.4, 0.0, 1.0, 0.5], np.float32)  # Bytes are scaled.
     assert network.width == 5
     np.testing.assert_array_equal(evidence.vector(network, observation), expected)
-    np.testing.assert_array_equal(networks.vector(network, observation), expected)
+    np.testing.assert_array_equal(observations.vector(network.indexed, observation), expected)
     stacked = jax.tree_util.tree_map(lambda leaf: np.stack([leaf, 0 * leaf]), observation)
     out = evidence.vectors(network, stacked, 1)
     np.testing.assert_array_equal(out, [expected, 0.0 * expected])

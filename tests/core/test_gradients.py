@@ -8,7 +8,8 @@ import pytest
 
 from eve_acme.config import EVEConfig
 from eve_acme.core import gradients, posterior, sampled_outputs
-from eve_acme.core.networks import Rows, from_functions, make_networks
+from eve_acme.core.mlp import Rows
+from eve_acme.core.networks import from_functions, make_networks
 from eve_acme.core.posterior import Posterior
 from eve_acme.types import SparseInput
 

@@ -10,7 +10,8 @@ import pytest
 from dm_env import specs
 
 from eve_acme.config import ConfigError, EVEConfig
-from eve_acme.core import fisher, gradients, kronecker, posterior, predictive, rounds, update
+from eve_acme.core import fisher, gradients, kronecker, predictive, rounds, update
+from eve_acme.core import kronecker_predictive as kp
 from eve_acme.core.networks import from_functions, make_networks
 from eve_acme.core.posterior import Posterior
 from eve_acme.types import Transition
@@ -314,9 +315,7 @@ def test_parameters_without_factors_keep_a_diagonal():
         layers = 0.0
         grads = gradients.gradients(network, params, jnp.asarray(x[:1]), jnp.array([1]))
         for name, layer in grads.layers.items():
-            layers += float(
-                kronecker._layer_variance(config, post.basis, name, jnp.float32(N), layer)[0]
-            )
+            layers += float(kp._layer_variance(config, post.basis, name, jnp.float32(N), layer)[0])
         share = 2.0**2 / 4 if prior == "unit" else 1.0  # Two layers and two leaves.
         np.testing.assert_allclose(with_norm[0, 1], share * (expected + layers), rtol=1e-3)
 
@@ -356,7 +355,7 @@ def test_convolutions_by_hand():
     precision = OMEGA * N * np.kron(inputs, outputs) + 0.7 * np.eye(10)
     grads = gradients.gradients(network, params, jnp.asarray(x[:1]), jnp.array([1]))
     n = jnp.float32(N)
-    ours = kronecker._layer_variance(config, post.basis, "conv", n, grads.layers["conv"])
+    ours = kp._layer_variance(config, post.basis, "conv", n, grads.layers["conv"])
     np.testing.assert_allclose(ours[0], grad @ np.linalg.inv(precision) @ grad, rtol=1e-4)
 
 
@@ -440,8 +439,6 @@ def test_the_same_normals_give_almost_the_same_sample_a_little_later():
     samples = []
     for change in (0.0, 1e-3):
         _, post = _observed(config, TWO, params, x + np.float32(change), actions)
-        shapes = kronecker.shapes(post.basis, params)
-        normals = posterior.normals_like(jax.random.PRNGKey(0), shapes)
-        samples.append(kronecker.perturbation(config, post.basis, post.n, normals))
+        samples.append(kp.draw(config, post, jax.random.PRNGKey(0)).layers)
     jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, atol=0.02), *samples)
     assert np.abs(samples[0]["a"]).max() > 0.5

@@ -11,15 +11,14 @@ from dm_env import specs
 
 from eve_acme.config import EVEConfig
 from eve_acme.core.acting import make_packed_policy, make_policy
+from eve_acme.core.mlp import Rows
 from eve_acme.core.networks import (
-    Rows,
     from_functions,
-    is_index,
     make_networks,
     num_parameters,
-    width_of,
     with_example,
 )
+from eve_acme.core.observations import is_index, width_of
 from eve_acme.core.rounds import compiled_learner
 from eve_acme.types import SparseInput
 

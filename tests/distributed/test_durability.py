@@ -12,6 +12,7 @@ import reverb
 from programs import make_run
 
 from eve_acme.agent import replay as replay_lib
+from eve_acme.agent.dataset import Arrivals
 from eve_acme.distributed import durability
 from eve_acme.distributed.counter import OVER
 from eve_acme.distributed.node import make_builder, make_spec
@@ -80,19 +81,19 @@ def test_an_episode_is_counted_once_when_it_is_stored_and_survives(run):
     play(adder, 7)
     assert commit(served.node, adder, 0, 1) == (1, dict(length=5))
     assert served.node.status()["size"] == 10 and served.node.status()["episodes"] == 2
-    before = replay_lib.Arrivals(served.client).held()
+    before = Arrivals(served.client).held()
     served.end()
 
     served = Served(run, address)  # Killed, and started again.
     assert served.node.last(0) == (1, dict(length=5))
     assert served.node.status()["size"] == 10
-    after = replay_lib.Arrivals(served.client).held()
+    after = Arrivals(served.client).held()
     assert [len(new.returns) for new in after] == [5, 5]
     same(before, after)
     assert after[0].transitions.o_tm1.tolist() == [0, 1, 2, 3, 4]
     assert after[1].transitions.o_t.tolist() == [8, 9, 10, 11, 12]
     # A reader that was not told of it finds all of it in the stream, too.
-    stream = replay_lib.Arrivals(served.client).stream()
+    stream = Arrivals(served.client).stream()
     same([next(stream), next(stream)], after)
     stream.close()
     assert served.node.close() == {0: (1, dict(length=5))}
@@ -126,14 +127,14 @@ def test_what_was_lost_with_the_server_is_sent_again(run):
     assert commit(served.node, adder, 0, 1) == (1, dict(length=5))
     assert served.node.status()["size"] == 15
     news = []
-    for new in replay_lib.Arrivals(served.client).stream():
+    for new in Arrivals(served.client).stream():
         news.append(new)
         if len(news) == 3:
             break
     assert sorted(int(new.place[1]) for new in news) == [0, 1, 2]
     # The table has one of them twice; who reads all of it takes it once, and comes to an end.
     assert served.client.server_info()[replay_lib.REPLAY].current_size == 4
-    assert [int(new.place[1]) for new in replay_lib.Arrivals(served.client).held()] == [0, 1, 2]
+    assert [int(new.place[1]) for new in Arrivals(served.client).held()] == [0, 1, 2]
     served.end()
 
 

@@ -165,13 +165,14 @@ def _raw_reverb(task_name: str, seconds: float) -> float:
     try:
         import reverb
 
-        from eve_acme.agent import replay
+        from eve_acme.agent.dataset import make_dataset_iterator
+        from eve_acme.agent.replay import Mode
         from eve_acme.config import EVEConfig
 
         port = here.recv()
         client = reverb.Client(f"localhost:{port}")
-        mode = replay.make_mode("sampled", limited=False)
-        rounds = replay.make_dataset_iterator(EVEConfig(), client, mode)
+        mode = Mode("sampled", limited=False)
+        rounds = make_dataset_iterator(EVEConfig(), client, mode)
         for _ in range(50):
             next(rounds)
         count, start = 0, time.monotonic()
