@@ -171,9 +171,13 @@ class EVEConfig:
             self._require("bootstrap_sample", "transition", "predictive 'linear'")
         if self.structure == "tangent":
             self._require("prior", "unit", "structure 'tangent'")
-            for name in _NOT_TANGENT:
+        elif self.structure != "diagonal" and self.fisher != "none":
+            self._require("fisher", "expected", f"structure {self.structure!r}")
+        for name, (choice, users) in _USERS.items():
+            value = getattr(self, choice)
+            if value not in users:
                 default = getattr(type(self), name)
-                self._require(name, default, "structure 'tangent', which has no use for it,")
+                self._require(name, default, f"{choice} {value!r}, which has no use for it,")
         if self.batch_size == 1:
             self._require("newest", False, "batch_size 1")
         if self.fisher == "none" and (self.bootstrap != "mean" or self.acting == "thompson"):
@@ -207,8 +211,17 @@ class EVEConfig:
         return self.discount**self.n_step * self.sigma_return if self.distributional else 0.0
 
 
-_NOT_TANGENT = ("sigma_return", "distributional", "beta", "epsilon", "prior_precision")
-"""Fields that only other structures of the posterior use."""
+_AVERAGED = ("structure", tuple(s for s in CHOICES["structure"] if s != "tangent"))
+_USERS = {
+    "sigma_return": _AVERAGED,
+    "distributional": _AVERAGED,
+    "beta": _AVERAGED,
+    "epsilon": ("prior", ("paper",)),
+    "prior_precision": ("prior", ("constant",)),
+    "prior_std": ("prior", ("unit",)),
+    "epsilon_greedy": ("acting", ("epsilon_greedy",)),
+}
+"""Fields that have a use with some values of another field alone."""
 _PAPER: dict[str, Any] = dict(
     structure="diagonal",
     layer_norm=False,

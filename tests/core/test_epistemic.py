@@ -66,9 +66,8 @@ def test_values_of_a_linear_model_are_the_closed_form(predictive, scale):
 def test_samples_have_the_moments_that_values_states(table_specs, name):
     """After some transitions, and with a scale of returns of three."""
     changes = PRESETS.get(name, {"structure": name})
-    settings = dict(hidden=(5, 4), omega=0.05, prior_std=2.0, zero_output=False)
-    if name == "paper":
-        settings.update(omega=3.0, epsilon=0.1)
+    settings = dict(hidden=(5, 4), omega=0.05, zero_output=False)
+    settings.update(dict(omega=3.0, epsilon=0.1) if name == "paper" else dict(prior_std=2.0))
     if name == "default":  # Where a visit counts omega, and not n times omega times its share.
         settings.update(omega=3.0)
     config = EVEConfig(**{**changes, **settings})

@@ -22,7 +22,10 @@ OMEGA, N = 0.3, 40
 
 
 def _config(structure="kronecker", prior="constant", **changes):
-    settings = dict(omega=OMEGA, prior_precision=0.7, epsilon=0.2, prior_std=2.0)
+    of_prior = dict(
+        constant=("prior_precision", 0.7), paper=("epsilon", 0.2), unit=("prior_std", 2.0)
+    )
+    settings = dict([of_prior[prior]], omega=OMEGA)
     return EVEConfig(structure=structure, prior=prior, **{**settings, **changes})
 
 

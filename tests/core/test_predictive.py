@@ -50,8 +50,9 @@ def _jacobian_std(config, network, post, x, action):
 @pytest.mark.parametrize("prior", ["unit", "constant"])
 @pytest.mark.parametrize("form", ["by_action", "shared"])
 def test_std_is_the_jacobians(kind, prior, form, request):
+    prior_std = dict(prior_std=0.7) if prior == "unit" else {}
     config, network, post = _case(
-        request.getfixturevalue(kind), prior=prior, prior_std=0.7, first_layer=form
+        request.getfixturevalue(kind), prior=prior, first_layer=form, **prior_std
     )
     if network.indexed:
         observations = jnp.array([0, 5], jnp.int32)
@@ -185,7 +186,8 @@ def test_a_sample_reads_observations_in_its_posteriors_units(structure, dense_sp
 def test_a_samples_values_are_those_of_its_perturbation(prior, form, table_specs):
     """q + grad q . (theta' - mean), with gradients from autodiff, scaled leaf by leaf to equal
     shares of the prior for the unit prior."""
-    config, network, post = _case(table_specs, prior=prior, first_layer=form, prior_std=0.7)
+    prior_std = dict(prior_std=0.7) if prior == "unit" else {}
+    config, network, post = _case(table_specs, prior=prior, first_layer=form, **prior_std)
     key = jax.random.PRNGKey(8)
     sampler = predictive.make_sampler(config, network)
     sample = sampler.draw(post, key)
