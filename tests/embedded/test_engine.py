@@ -546,19 +546,6 @@ def test_replay_refuses_to_outgrow_its_bound():
     assert replay.size == 37
 
 
-def test_replay_samples_uniformly_what_was_put_in():
-    replay = _replay(_index_spec(3))
-    for i in range(3000):
-        _add(replay, i % 3, i % 2, float(i), 0.5, -1)
-    batch = replay.sample(np.random.default_rng(0), (30, 1000))
-    assert batch.r_t.shape == (30, 1000)
-    np.testing.assert_array_equal(batch.o_tm1.index[..., 0], batch.r_t.astype(int) % 3)
-    assert np.all(batch.o_tm1.value == 1.0) and np.all(batch.o_t.index == -1)
-    np.testing.assert_array_equal(batch.a_tm1, batch.r_t.astype(int) % 2)
-    counts = np.bincount(batch.r_t.astype(int).ravel(), minlength=3000)
-    assert counts.max() < 40 and np.std(counts) == pytest.approx(np.sqrt(10.0), rel=0.2)
-
-
 def _memory(observation_spec=None, **changes):
     config, observation_spec = EVEConfig(**changes), observation_spec or _index_spec(99)
     network = _network(observation_spec, config)
@@ -568,6 +555,22 @@ def _memory(observation_spec=None, **changes):
 def _remember(memory, i, after=-1):
     """A step from state i, whose reward is i."""
     assert memory.add(np.int32(i), 0, dm_env.transition(float(i), np.int32(after), 0.5)) == 1
+
+
+def test_rounds_are_drawn_uniformly_from_what_was_put_in():
+    memory = _memory(_index_spec(3), batches_per_step=30, batch_size=1000, newest=False)
+    for i in range(3000):
+        after = dm_env.transition(float(i), np.int32(-1), 0.5)
+        assert memory.add(np.int32(i % 3), i % 2, after) == 1
+    memory.draw(new=1)
+    batches = memory.take().batches
+    batch = jax.tree_util.tree_map(lambda leaf: leaf[0], batches)
+    assert batch.r_t.shape == (30, 1000)
+    np.testing.assert_array_equal(batch.o_tm1.index[..., 0], batch.r_t.astype(int) % 3)
+    assert np.all(batch.o_tm1.value == 1.0) and np.all(batch.o_t.index == -1)
+    np.testing.assert_array_equal(batch.a_tm1, batch.r_t.astype(int) % 2)
+    counts = np.bincount(batch.r_t.astype(int).ravel(), minlength=3000)
+    assert counts.max() < 40 and np.std(counts) == pytest.approx(np.sqrt(10.0), rel=0.2)
 
 
 def test_rounds_that_wait_are_those_that_were_drawn():
