@@ -22,7 +22,7 @@ from dm_env import specs
 
 from eve_acme.config import ConfigError, EVEConfig
 from eve_acme.core import images
-from eve_acme.core.units import in_units
+from eve_acme.core.units import BYTE, in_units
 from eve_acme.types import Array, Params, SparseInput
 
 _ACTIVATIONS: dict[str, Any] = {"leaky_relu": jax.nn.leaky_relu, "relu": jax.nn.relu}
@@ -477,4 +477,5 @@ def _flat(observation: Any) -> jax.Array:
 
 def _scaled(leaf: Any) -> jax.Array:
     leaf = jnp.asarray(leaf)
-    return leaf.astype(jnp.float32) / (255.0 if leaf.dtype == jnp.uint8 else 1.0)
+    x = leaf.astype(jnp.float32)
+    return x * BYTE if leaf.dtype == jnp.uint8 else x
