@@ -1,7 +1,10 @@
 """What several tests share."""
 
+import atexit
 import importlib.util
 import os
+import shutil
+import tempfile
 import types
 
 import jax
@@ -17,18 +20,44 @@ for name, value in {**RUNTIME, "TF_CPP_MIN_LOG_LEVEL": "3"}.items():
     os.environ.setdefault(name, value)
 draw_as_locked()
 
-LONGEST = ("test_program", "test_images", "test_examples", "test_run", "test_node")
-"""Files that take longest: begun first, so that no worker is left alone with one."""
+
+def _share_compiled():
+    """Lets all processes of this session share what XLA compiles: pytest's workers, and the
+    programs that tests start. The first process makes the folder, which lasts as long as it."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder = tempfile.mkdtemp(prefix="eve-test-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+LONGEST = (
+    "test_program",
+    "test_failures",
+    "test_images",
+    "test_examples",
+    "test_node",
+    "test_metrics",
+    "test_full_disk",
+    "test_cluster_files",
+    "test_run",
+    "test_bench",
+)
+"""Files that take longest, in this order: begun first, so that no worker is left alone with one."""
 
 
 HAS_ACME = importlib.util.find_spec("acme") is not None
 """Without it, on a later Python: the Acme agent and distributed runs are not collected, and tests
 that are marked `acme` are skipped. All else is tested."""
+if HAS_ACME:  # Later versions of XLA may log a line when they load compiled code.
+    _share_compiled()
 collect_ignore_glob = [] if HAS_ACME else ["agent/*.py", "docker/*.py", "distributed/test_[!c]*.py"]
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    order = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
     if not HAS_ACME:
         for item in items:
             if item.get_closest_marker("acme"):

@@ -24,7 +24,7 @@ from eve_acme.core.networks import Network
 from eve_acme.core.noise import Repeats
 from eve_acme.core.tangent_factor import Factor
 from eve_acme.core.targets import UNBOUNDED
-from eve_acme.core.units import grow, in_units
+from eve_acme.core.units import BYTE, grow, in_units
 from eve_acme.types import HostArray, SparseInput, Transition
 
 _ONE = np.ones(1, np.float32)
@@ -87,9 +87,8 @@ def vectors(network: Network, observations: Any, batch: int) -> Any:
 def _scaled(leaf: Any) -> HostArray:
     """Casts to float32; bytes are scaled to [0, 1]."""
     leaf = np.asarray(leaf)
-    if leaf.dtype == np.uint8:
-        return leaf.astype(np.float32) / np.float32(255.0)
-    return leaf.astype(np.float32, copy=False)
+    x: HostArray = leaf.astype(np.float32, copy=False)
+    return x * BYTE if leaf.dtype == np.uint8 else x
 
 
 def with_entries(network: Network, batches: Transition) -> Transition:

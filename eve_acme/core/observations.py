@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
-from eve_acme.core.units import in_units
+from eve_acme.core.units import BYTE, in_units
 from eve_acme.types import SparseInput
 
 MOST_ROWS = 1_000_000
@@ -60,4 +60,5 @@ def vector(indexed: bool, observation: Any, units: Any = ()) -> Any:
 def scaled(leaf: Any) -> jax.Array:
     """Casts to float32; bytes are scaled to [0, 1]."""
     leaf = jnp.asarray(leaf)
-    return leaf.astype(jnp.float32) / (255.0 if leaf.dtype == jnp.uint8 else 1.0)
+    x = leaf.astype(jnp.float32)
+    return x * BYTE if leaf.dtype == jnp.uint8 else x

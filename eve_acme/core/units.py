@@ -15,6 +15,9 @@ import numpy as np
 from eve_acme.types import HostArray, SparseInput
 
 GROWTH = 4.0
+BYTE = np.float32(1.0 / 255.0)
+"""The unit of bytes, as a factor: XLA may turn a division by a constant into a product, which
+rounds differently, and NumPy and JAX must agree on every observation."""
 
 
 def in_units(x: Any, units: Any) -> Any:

@@ -97,10 +97,11 @@ def make_builder(run: Run, episodes_so_far: Callable[[], int] | None = None) -> 
 
 
 def share_compiled(directory: str) -> None:
-    """Caches everything that XLA compiles in a folder."""
+    """Caches everything that XLA compiles in a folder, or in JAX_COMPILATION_CACHE_DIR if set."""
     import jax
 
-    jax.config.update("jax_compilation_cache_dir", directory)
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", directory)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -72,9 +72,11 @@ class Replay(Node):
         for worker in self._workers:
             worker.start()
         self._stop.wait()
-        self._server.stop()  # Unblocks its readers and writers.
+        self._server.stop()  # Unblocks readers and writers in other processes.
         for worker in self._workers:
-            worker.join(timeout=5.0)
+            # The log's reader is in this process and stays blocked once it has read everything.
+            # Episodes count only once they are in the log, so that nothing counted is lost.
+            worker.join(timeout=1.0)
         del self._server  # Frees its port; at interpreter exit it no longer could.
         self._log.sync()  # Not closed: a call in progress may still append.
         if self._error is not None:

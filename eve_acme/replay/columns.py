@@ -125,7 +125,7 @@ class Arrays:
 
 
 class Replay:
-    """Transitions in insertion order; samples uniformly with replacement.
+    """Transitions in insertion order.
 
     Observations that the network's first layer reads directly are stored as vectors (`Vectors`).
     All others keep the dtype of their spec (uint8 stays uint8), except that float64 becomes
@@ -212,18 +212,6 @@ class Replay:
         for column, value in zip(self._others, transition[1:4], strict=True):
             column[self.size] = value
         self.size += 1
-
-    def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Transition:
-        """Samples transitions uniformly with replacement.
-
-        Args:
-          rng: the source of randomness.
-          shape: leading axes of the sample.
-
-        Returns:
-          Transitions with leading axes `shape`.
-        """
-        return self.read(rng.integers(self.size, size=shape))
 
     def read(self, index: np.ndarray) -> Transition:
         """Reads the transitions at rows `index`, with the leading axes of `index`."""

@@ -100,12 +100,13 @@ def damage(path, rng):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_run_folders(seed, finished, capfd, tmp_path):
-    """A folder with one damaged file: read as it is, or refused in one line."""
+    """A folder with one damaged file, of those that commands read: read as it is, or refused in
+    one line."""
     rng = random.Random(seed)
-    for i in range(4):
+    for i in range(3):
         run = shutil.copytree(finished, tmp_path / str(i), symlinks=True)
         paths = sorted(p for p in run.rglob("*") if p.is_file() and not p.is_symlink())
-        path = rng.choice(paths)
+        path = rng.choice([p for p in paths if p.suffix not in (".png", ".html")])
         damage(path, rng)
         for words in (
             ["report", str(run)],

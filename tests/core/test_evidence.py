@@ -77,7 +77,9 @@ def test_vectors_of_trees_are_flattened_as_the_network_does():
     )
     network = make_networks(tree)
     observation = {"a": np.array([[51, 102], [0, 255]], np.uint8), "b": np.float64(0.5)}
-    expected = np.array([0.2, 0.4, 0.0, 1.0, 0.5], np.float32)  # Bytes are scaled.
+    scaled = np.array([51, 102, 0, 255], np.float32) * np.float32(1 / 255)
+    expected = np.append(scaled, np.float32(0.5))
+    np.testing.assert_array_max_ulp(expected, np.float32([0.2, 0.4, 0.0, 1.0, 0.5]), maxulp=1)
     assert network.width == 5
     np.testing.assert_array_equal(evidence.vector(network, observation), expected)
     np.testing.assert_array_equal(observations.vector(network.indexed, observation), expected)
@@ -85,6 +87,20 @@ def test_vectors_of_trees_are_flattened_as_the_network_does():
     out = evidence.vectors(network, stacked, 1)
     np.testing.assert_array_equal(out, [expected, 0.0 * expected])
     assert out.dtype == np.float32
+
+
+def test_every_byte_is_the_same_number_to_numpy_and_to_jax():
+    """Called op by op and compiled, in which XLA would divide by a constant as it likes."""
+    spec = types.SimpleNamespace(
+        actions=specs.DiscreteArray(2), observations=specs.Array((256,), np.uint8)
+    )
+    network = make_networks(spec)
+    every = np.arange(256, dtype=np.uint8)
+    expected = evidence.vector(network, every)
+    assert (expected[0], expected[255]) == (0.0, 1.0)
+    np.testing.assert_array_equal(networks.vector(network, every), expected)
+    compiled = jax.jit(lambda x: networks.vector(network, x))
+    np.testing.assert_array_equal(compiled(every), expected)
 
 
 def _batches(x):

@@ -47,6 +47,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("name, sparse", [("default", True), ("paper", True), ("input", False)])
 def test_several_rounds_in_one_call_are_rounds_one_by_one(
     name, sparse, table_specs, table_batches, known, exact
@@ -102,6 +103,7 @@ def test_several_rounds_in_one_call_are_rounds_one_by_one(
         jax.tree_util.tree_map(np.testing.assert_array_equal, other, b)
 
 
+@pytest.mark.usefixtures("quick_compile")
 def test_the_sparse_state_goes_on_as_a_dense_one(table_specs, table_batches, known):
     """Two rounds by rows and two dense ones, against four dense ones."""
     config = EVEConfig(adam_epsilon=1e-20)

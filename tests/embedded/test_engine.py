@@ -22,6 +22,8 @@ from eve_acme.replay.memory import Memory
 from eve_acme.types import ReplayFull, SparseInput, Transition
 
 QUICK = dict(burn_in_episodes=4, min_replay=16, batches_per_step=2)
+few_rounds = pytest.mark.usefixtures("quick_compile")
+"""For tests that learn little: they compile for longer than they run."""
 
 
 _NETWORKS = {}
@@ -149,6 +151,7 @@ class _Corridor(dm_env.Environment):
         return specs.DiscreteArray(8)
 
 
+@few_rounds
 @pytest.mark.parametrize(
     "changes",
     [
@@ -178,6 +181,7 @@ def test_one_sample_an_episode(changes):
     assert any(len({a for s, a in burn_in if s == state}) > 1 for state in range(3))
 
 
+@few_rounds
 def test_a_new_sample_is_drawn_at_each_renewal():
     """Every third step, when all three states have been passed once. Nothing is learnt, and a
     diagonal Fisher knows only of what is: the posterior is the same all the time. Of eight
@@ -198,6 +202,7 @@ def test_a_new_sample_is_drawn_at_each_renewal():
         assert [a for _, a in episode] == list(plans[10 * i]) * 10
 
 
+@few_rounds
 def test_burn_in_is_uniform_and_ends_with_its_episodes():
     watched = _Watched(_deep_sea(10))
     engine = _engine(watched, burn_in_episodes=40, batches_per_step=1, acting="greedy")
@@ -210,6 +215,7 @@ def test_burn_in_is_uniform_and_ends_with_its_episodes():
     assert len(late) < 3
 
 
+@few_rounds
 def test_n_counts_every_step_once():
     engine = _engine(_deep_sea(4))
     assert engine.n == 1
@@ -220,6 +226,7 @@ def test_n_counts_every_step_once():
     assert int(engine.posterior().version) == engine.learner_updates
 
 
+@few_rounds
 def test_n_counts_only_what_reached_replay():
     """k = 2, every third state: 4-step episodes keep states 0 and 3."""
     engine = _engine(_deep_sea(4), n_step=2, subsample=True)
@@ -437,6 +444,7 @@ def _own_transformed(spec):
     return from_transformed(transformed, spec)
 
 
+@few_rounds
 @pytest.mark.filterwarnings("ignore:network. .* a gradient of exactly zero:UserWarning")
 @pytest.mark.parametrize("make", [_own_functions, _own_transformed])
 def test_a_network_of_ones_own_counts_an_index_as_one_hot(make):
@@ -546,19 +554,6 @@ def test_replay_refuses_to_outgrow_its_bound():
     assert replay.size == 37
 
 
-def test_replay_samples_uniformly_what_was_put_in():
-    replay = _replay(_index_spec(3))
-    for i in range(3000):
-        _add(replay, i % 3, i % 2, float(i), 0.5, -1)
-    batch = replay.sample(np.random.default_rng(0), (30, 1000))
-    assert batch.r_t.shape == (30, 1000)
-    np.testing.assert_array_equal(batch.o_tm1.index[..., 0], batch.r_t.astype(int) % 3)
-    assert np.all(batch.o_tm1.value == 1.0) and np.all(batch.o_t.index == -1)
-    np.testing.assert_array_equal(batch.a_tm1, batch.r_t.astype(int) % 2)
-    counts = np.bincount(batch.r_t.astype(int).ravel(), minlength=3000)
-    assert counts.max() < 40 and np.std(counts) == pytest.approx(np.sqrt(10.0), rel=0.2)
-
-
 def _memory(observation_spec=None, **changes):
     config, observation_spec = EVEConfig(**changes), observation_spec or _index_spec(99)
     network = _network(observation_spec, config)
@@ -568,6 +563,22 @@ def _memory(observation_spec=None, **changes):
 def _remember(memory, i, after=-1):
     """A step from state i, whose reward is i."""
     assert memory.add(np.int32(i), 0, dm_env.transition(float(i), np.int32(after), 0.5)) == 1
+
+
+def test_rounds_are_drawn_uniformly_from_what_was_put_in():
+    memory = _memory(_index_spec(3), batches_per_step=30, batch_size=1000, newest=False)
+    for i in range(3000):
+        after = dm_env.transition(float(i), np.int32(-1), 0.5)
+        assert memory.add(np.int32(i % 3), i % 2, after) == 1
+    memory.draw(new=1)
+    batches = memory.take().batches
+    batch = jax.tree_util.tree_map(lambda leaf: leaf[0], batches)
+    assert batch.r_t.shape == (30, 1000)
+    np.testing.assert_array_equal(batch.o_tm1.index[..., 0], batch.r_t.astype(int) % 3)
+    assert np.all(batch.o_tm1.value == 1.0) and np.all(batch.o_t.index == -1)
+    np.testing.assert_array_equal(batch.a_tm1, batch.r_t.astype(int) % 2)
+    counts = np.bincount(batch.r_t.astype(int).ravel(), minlength=3000)
+    assert counts.max() < 40 and np.std(counts) == pytest.approx(np.sqrt(10.0), rel=0.2)
 
 
 def test_rounds_that_wait_are_those_that_were_drawn():
@@ -661,6 +672,7 @@ def test_deep_sea_8_is_solved(seed):
     assert episode.number < 250
 
 
+@few_rounds
 def test_a_callback_and_a_logger_are_told_of_each_episode():
     environment = _deep_sea(3)
     written, called = [], []
