@@ -5,6 +5,8 @@ import functools
 import math
 from typing import Any
 
+from eve_acme.errors import UsageError
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "structure": ("tangent", "kronecker", "input", "diagonal"),
     "prior": ("unit", "constant", "paper"),
@@ -44,7 +46,7 @@ _replay = functools.partial(_option, "replay")
 _acting = functools.partial(_option, "acting")
 
 
-class ConfigError(ValueError):
+class ConfigError(UsageError, ValueError):
     """A hyper-parameter has a value that is not allowed. The message names the field, the value and
     the allowed values."""
 

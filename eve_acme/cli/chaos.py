@@ -56,7 +56,6 @@ def add_parser(commands: Any) -> None:
         help="kill processes of a running program and see it go on",
         description="Launches a run, kills a random process of it again and again, and prints what "
         "was killed, how long it took until work went on, and whether a step was lost.",
-        allow_abbrev=False,
     )
     parser.add_argument("task", nargs="?", default="deep_sea:size=6")
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="default: 20")

@@ -19,6 +19,7 @@ from eve_acme.cli.cluster_files import check_actors, checked_run
 from eve_acme.cli.outcome import files_in
 from eve_acme.distributed.program import ROLES
 from eve_acme.errors import UsageError
+from eve_acme.files import writing
 
 STACK = pathlib.Path(__file__).resolve().parents[2] / "docker" / "stack.yaml"
 LABELS = ("eve.head", "eve.learner", "eve.actor")
@@ -44,12 +45,11 @@ def add_parser(commands: Any) -> None:
         "'manifests' and 'slurm' write files for Kubernetes and Slurm, and start nothing.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     def add(name: str, command: Any, text: str) -> Any:
-        action = actions.add_parser(name, help=text, allow_abbrev=False)
+        action = actions.add_parser(name, help=text)
         action.add_argument("--name", default="eve", help="of the stack (default: eve)")
         action.set_defaults(command=command)
         return action
@@ -173,10 +173,8 @@ def _check_out(out: str) -> None:
     directory = pathlib.Path(out)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"--out: got {out!r}, allowed is a new or empty folder")
-    try:
+    with writing("--out", out):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out: got {out!r}, allowed is a folder ({error.strerror})") from None
 
 
 def _check_swarm() -> None:

@@ -11,7 +11,7 @@ from eve_acme.cli import node as node_lib
 from eve_acme.distributed.node import Run
 from eve_acme.errors import UsageError
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.files import write_atomically
+from eve_acme.files import write_atomically, writing
 
 COMMAND = pathlib.Path(__file__).resolve().parents[2] / "eve"
 """The command of a checkout; an installed `eve` is on the PATH."""
@@ -55,7 +55,7 @@ def write_manifests(args: argparse.Namespace) -> int:
     megabytes = run.plan.config.replay_megabytes
     texts = manifests.files(shlex.join(words), args.actors, megabytes, args.image, args.name)
     directory, head = pathlib.Path(args.out), _HEAD.format("manifests")
-    try:
+    with writing("--out", args.out):
         for name in texts:
             path = directory / name
             if path.exists() and not path.read_text(errors="replace").startswith(head):
@@ -66,10 +66,6 @@ def write_manifests(args: argparse.Namespace) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             write_atomically(directory / name, (head + text).encode())
-    except OSError as error:
-        raise UsageError(
-            f"--out: got {args.out!r}, allowed is a folder that can be written ({error.strerror})"
-        ) from None
     print(f"wrote {', '.join(texts)}; next: kubectl apply -k {shlex.quote(args.out)}")
     return 0
 
@@ -99,12 +95,8 @@ def write_slurm(args: argparse.Namespace) -> int:
     path = pathlib.Path(args.out)
     if path.exists():
         raise UsageError(f"--out: got {args.out!r}, which exists, allowed is a new file")
-    try:
+    with writing("--out", path):
         write_atomically(path, text.encode())
-    except OSError as error:
-        raise UsageError(
-            f"--out: got {args.out!r}, allowed is a file in a folder ({error.strerror})"
-        ) from None
     print(f"next: sbatch {shlex.quote(args.out)}")
     return 0
 

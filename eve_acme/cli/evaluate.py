@@ -34,7 +34,6 @@ def add_parser(commands: Any) -> None:
         "without learning, and prints the mean return with its 95 % interval, and the length.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("run", metavar="DIR", help="where the agent is")
     parser.add_argument("--episodes", type=int, metavar="N", help=f"default: {EPISODES}")

@@ -13,18 +13,16 @@ from collections.abc import Set
 from typing import Any
 
 from eve_acme.cli import options, outcome, settings
-from eve_acme.config import ConfigError
 from eve_acme.distributed import audit
 from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run, seed_of
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
-from eve_acme.errors import InputError, UsageError
+from eve_acme.errors import UsageError
 from eve_acme.experiments import devices, engines, packages, run_page, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.folder import locked
 from eve_acme.experiments.view import View
 from eve_acme.files import Damaged, read_sealed_json, write_sealed_json
-from eve_acme.types import ReplayFull
 
 EXAMPLES = """examples:
   eve launch                                  Deep Sea 10x10 with two actors until it is solved
@@ -46,7 +44,6 @@ def add_parser(commands: Any) -> None:
         "--resume needs) to DIR.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("task", nargs="?", help="as for 'eve run' (default: deep_sea/0)")
     parser.add_argument("--actors", type=int, metavar="N", help="how many (default: 2)")
@@ -311,7 +308,6 @@ def checked_shape(args: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
 
 def check_room(run: Run) -> None:
     """Raises UsageError unless replay has room for the whole run."""
-    from eve_acme.core.networks import make_networks
     from eve_acme.replay.columns import Replay
 
     task = tasks.parse(run.plan.task)
@@ -319,12 +315,8 @@ def check_room(run: Run) -> None:
     if run.steps is not None:
         steps = min(steps, run.steps) if steps else run.steps
     environment = tasks.compact(task, tasks.load(task, seed=0))
-    try:
-        engines.check(run.plan, environment)
-        network = make_networks(engines.specs(environment), run.plan.config)
-        Replay(run.plan.config, network, environment.observation_spec()).check(steps)
-    except (ReplayFull, InputError, ConfigError) as error:
-        raise UsageError(str(error)) from None
+    network = engines.make_network(run.plan.config, environment)
+    Replay(run.plan.config, network, environment.observation_spec()).check(steps)
 
 
 def write_config(run: Run) -> None:

@@ -27,10 +27,11 @@ from eve_acme.distributed import program
 from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.program import ADDRESSES, ROLES
-from eve_acme.errors import InputError, UsageError
+from eve_acme.errors import UsageError
 from eve_acme.experiments import devices, packages, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.view import View
+from eve_acme.files import writing
 
 PORTS = {"counter": 7001, "replay": 7002, "reverb": 7003, "learner": 7004, "evaluator": 7005}
 """Default ports of the servers; by default, each runs on a host with the name of its role."""
@@ -59,7 +60,6 @@ def add_parser(commands: Any) -> None:
         "run goes on when it is back. When the run ends, every node ends with exit code 0.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--role", metavar="ROLE", help=f"one of {', '.join(ROLES)}")
     parser.add_argument(
@@ -148,7 +148,7 @@ def run_one(run: Run, addresses: dict[str, str], role: str, index: int | None) -
             index = leased(addresses["counter/0/0"]) if role == "actor" else 0
         print(f"{role} {index} starts on {socket.gethostname()}", flush=True)
         program.run_node(run, addresses, role, index)
-    except (UsageError, InputError) as error:
+    except UsageError as error:
         print(error.details, f"eve: {error}", sep="\n", file=sys.stderr, flush=True)
         program.leave(2)
     except BaseException:
@@ -257,7 +257,7 @@ def count_of(role: str, run: Run) -> int:
 
 def prepare_directory(run: Run, role: str) -> None:
     """Makes the folder; the coordinator checks an existing config.json, and writes it."""
-    try:
+    with writing("--out", run.directory):
         run.directory.mkdir(parents=True, exist_ok=True)
         path = run.directory / "config.json"
         if role != "coordinator":
@@ -267,10 +267,6 @@ def prepare_directory(run: Run, role: str) -> None:
         launch_lib.check_room(run)
         launch_lib.write_config(run)
         (run.directory / "summary.json").unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"--out: got {str(run.directory)!r}, allowed is a folder that can be written ({error})"
-        ) from None
 
 
 def check_same(given: plan_lib.Plan, saved: plan_lib.Plan, directory: pathlib.Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from eve_acme.cli import settings
-from eve_acme.config import CHOICES, PRESETS, ConfigError, EVEConfig
+from eve_acme.config import CHOICES, PRESETS, EVEConfig
 from eve_acme.errors import UsageError
 from eve_acme.experiments import external, literals, tasks
 from eve_acme.experiments import plan as plan_lib
@@ -166,10 +166,7 @@ def label(args: argparse.Namespace) -> list[str]:
 
 def config_of(args: argparse.Namespace) -> EVEConfig:
     """Returns the config of the options; raises UsageError."""
-    try:
-        return EVEConfig(**given(args))
-    except ConfigError as error:
-        raise UsageError(str(error)) from None
+    return EVEConfig(**given(args))
 
 
 def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -246,10 +243,7 @@ def resumed_plan(args: argparse.Namespace, directory: pathlib.Path) -> plan_lib.
             plan, episodes=_checked_episodes(args.episodes), stop_when_solved=args.stop_when_solved
         )
     if args.replay_megabytes is not None:
-        try:
-            config = dataclasses.replace(plan.config, replay_megabytes=args.replay_megabytes)
-        except ConfigError as error:
-            raise UsageError(str(error)) from None
+        config = dataclasses.replace(plan.config, replay_megabytes=args.replay_megabytes)
         plan = dataclasses.replace(plan, config=config)
     return plan
 

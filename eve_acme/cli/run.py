@@ -53,7 +53,6 @@ def add_parser(commands: Any) -> None:
         "(index.html; 'eve watch DIR' serves it meanwhile) and a checkpoint to DIR.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "task",
@@ -129,8 +128,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             recorder = checkpoint.read(directory, engine, plan.identity)
         return _Run(plan, directory, engine, recorder, args).train(args.quiet)
-    except InputError as error:
-        raise UsageError(error) from None
     except Diverged as error:
         good = directory / checkpoint.LINK
         message = checkpoint.keep_batch(error, directory, good if good.exists() else None)

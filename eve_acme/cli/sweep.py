@@ -16,7 +16,7 @@ from eve_acme.cli import options
 from eve_acme.errors import UsageError
 from eve_acme.experiments import overview, sweeps, table, tasks
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.files import Damaged, read_sealed_json, write_atomically
+from eve_acme.files import Damaged, read_sealed_json, write_atomically, writing
 
 POLL_SECONDS = 0.5
 IMAGE = "eve_acme:latest"
@@ -151,10 +151,8 @@ def _write_jobs(args: argparse.Namespace, runs: int) -> int:
         (args.kubernetes, sweeps.kubernetes(line, runs, IMAGE)),
     ):
         if path is not None:
-            try:
+            with writing("FILE", path):
                 write_atomically(pathlib.Path(path), text.encode())
-            except OSError as error:
-                raise UsageError(f"FILE: got {path!r}, allowed is a new file ({error})") from None
             print(f"{path}: {runs} runs")
     return 0
 

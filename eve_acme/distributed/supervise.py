@@ -24,7 +24,7 @@ from typing import Any
 
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.program import ROLES
-from eve_acme.errors import InputError, UsageError
+from eve_acme.errors import UsageError
 from eve_acme.files import disk_full, is_disk_full
 
 MOST_DEATHS = 5
@@ -233,7 +233,7 @@ def _node_process(
     signal.signal(signal.SIGTERM, lambda *_: base.finish_all())
     try:
         program.run_node(run, addresses, name.role, name.index)
-    except (UsageError, InputError) as error:
+    except UsageError as error:
         print(error.details, error, sep="\n", flush=True)
         program.leave(REFUSED)
     except BaseException as error:

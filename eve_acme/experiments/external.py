@@ -138,21 +138,18 @@ def load(name: str, seed: int, **make: Any) -> dm_env.Environment:
     kind, _, rest = name.partition(_LIMIT)[0].partition(":")
     if kind in KINDS and limit is not None:
         make["max_episode_steps"] = limit  # Replaces the registry's own limit.
-    try:
-        with guarded(f"env: {name!r} cannot be used", "an environment of dm_env or Gymnasium"):
-            if kind in KINDS:
-                inner = _from_registry(kind, rest, **make)
-            else:
-                inner = _from_function(kind, rest, seed)
-            if hasattr(inner, "observation_space"):
-                inner = FromGym(inner, seed)
-            if not isinstance(inner, dm_env.Environment):
-                kind_given = type(inner).__name__
-                raise InputError(f"got {kind_given}, allowed is an environment of dm_env")
-            _check_specs(inner)
-            return External(StepLimit(with_discrete_actions(inner), limit), name)
-    except InputError as error:
-        raise UsageError(error) from None
+    with guarded(f"env: {name!r} cannot be used", "an environment of dm_env or Gymnasium"):
+        if kind in KINDS:
+            inner = _from_registry(kind, rest, **make)
+        else:
+            inner = _from_function(kind, rest, seed)
+        if hasattr(inner, "observation_space"):
+            inner = FromGym(inner, seed)
+        if not isinstance(inner, dm_env.Environment):
+            kind_given = type(inner).__name__
+            raise InputError(f"got {kind_given}, allowed is an environment of dm_env")
+        _check_specs(inner)
+        return External(StepLimit(with_discrete_actions(inner), limit), name)
 
 
 def _check_specs(environment: dm_env.Environment) -> None:

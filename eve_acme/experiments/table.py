@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eve_acme.errors import InputError, UsageError
+from eve_acme.errors import UsageError
 from eve_acme.experiments import tasks
 from eve_acme.files import CHECKSUM, read_sealed_json, write_atomically
 
@@ -58,7 +58,7 @@ def collect(directory: pathlib.Path) -> pd.DataFrame:
     for path in sorted(directory.rglob("summary.json")):
         try:
             rows = _rows(path.parent, _summary(path))
-        except (OSError, KeyError, ValueError, csv.Error, InputError, UsageError) as error:
+        except (OSError, KeyError, ValueError, csv.Error, UsageError) as error:
             said = " ".join(str(error).split())
             print(f"left out {path}: {type(error).__name__}: {said}", file=sys.stderr)
             continue

@@ -81,7 +81,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     new = str(tmp_path / "new")
     for words, said in (
         (["manifests", "--out", str(mine)], "whose jobs.yaml, if any, was written by"),
-        (["manifests", "--out", "/proc/none"], "--out: got '/proc/none', allowed is a folder"),
+        (["manifests", "--out", "/proc/none"], "--out: got '/proc/none', allowed is a path"),
         (["manifests", "--actors", "0", "--out", new], "--actors: got 0, allowed"),
         (["manifests", "--actors", "1001", "--out", new], "--actors: got 1001, allowed"),
         (["manifests", "--replay-megabytes", "-1", "--out", new], "replay_megabytes: got -1"),
@@ -92,7 +92,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         (["slurm", "--out", new, "--", "catch/0", "--out", "x"], "--out: got a value after --"),
         (["slurm", "--nodes", "0", "--out", new], "--nodes: got 0, allowed"),
         (["slurm", "--actors", "9", "--out", new, "--", "--actors", "4"], "--actors: got 9"),
-        (["slurm", "--out", str(tmp_path / "no" / "file")], "allowed is a file in a folder"),
+        (["slurm", "--out", str(tmp_path / "no" / "file")], "allowed is a path that can"),
         (["slurm", "--out", str(mine)], "which exists, allowed is a new file"),
     ):
         assert main(["cluster", *words]) == 2, words

@@ -2,10 +2,10 @@
 
 import argparse
 import contextlib
+import importlib
 import pathlib
 import platform
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from eve_acme.cli.bench.worker import CONTENDERS
@@ -26,51 +26,8 @@ EXAMPLES = """examples:
 """
 
 
-def _embedded(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import embedded
-
-    return embedded.run(args)
-
-
-def _soak(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import soak, soak_launch
-
-    return soak_launch.run(args) if args.launch else soak.run(args)
-
-
-def _profile(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import profile
-
-    return profile.run(args)
-
-
-def _distributed(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import distributed
-
-    return distributed.run(args)
-
-
-def _scaling(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import scaling
-
-    return scaling.run(args)
-
-
-def _hosts(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import hosts
-
-    return hosts.run(args)
-
-
-BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-    "embedded": _embedded,
-    "soak": _soak,
-    "profile": _profile,
-    "distributed": _distributed,
-    "scaling": _scaling,
-    "hosts": _hosts,
-}
-"""Each prints its tables and returns the results to write as JSON."""
+BENCHMARKS = ("embedded", "soak", "profile", "distributed", "scaling", "hosts")
+"""Modules of this package; `run(args)` prints its tables and returns the results as JSON values."""
 NEED_ACME = ("distributed", "scaling", "hosts")
 
 
@@ -87,9 +44,8 @@ def add_parser(commands: Any) -> None:
         "namespaces.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.add_argument("what", nargs="?", choices=list(BENCHMARKS), default="embedded")
+    parser.add_argument("what", nargs="?", choices=BENCHMARKS, default="embedded")
     parser.add_argument("--quick", action="store_true", help="a tiny run: that it works, not what")
     parser.add_argument("--all-cores", action="store_true", help="do not pin to one core")
     parser.add_argument(
@@ -132,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     args.directory = plan.new_directory(args.out, f"runs/bench-{args.what}")
     args.directory.mkdir(parents=True, exist_ok=True)
     try:
-        result = BENCHMARKS[args.what](args)
+        name = f"eve_acme.cli.bench.{args.what}{'_launch' if args.launch else ''}"
+        result = importlib.import_module(name).run(args)
     except UsageError:
         with contextlib.suppress(OSError):  # The folder is not empty.
             args.directory.rmdir()

@@ -169,11 +169,16 @@ def seeds(number: int) -> str:
     return f"{number} seed" if number == 1 else f"{number} seeds"
 
 
+def png(figure: Any) -> bytes:
+    """Returns the figure as a PNG."""
+    return _drawn(figure, "png", dpi=150)
+
+
 def save(figure: Any) -> dict[str, bytes]:
     """Returns the figure's files by suffix: PNG, and SVG with tooltips."""
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
-    return dict(png=_drawn(figure, "png", dpi=150), svg=ElementTree.tostring(_svg(figure)))
+    return dict(png=png(figure), svg=ElementTree.tostring(_svg(figure)))
 
 
 def inline(figure: Any, label: str) -> str:
