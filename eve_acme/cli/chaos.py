@@ -24,7 +24,7 @@ from eve_acme.distributed.supervise import (
 from eve_acme.errors import UsageError
 from eve_acme.experiments import packages
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.experiments.folder import locked
+from eve_acme.experiments.status import read_status
 from eve_acme.replay import journal
 
 RECOVERY_SECONDS = 90.0
@@ -106,33 +106,30 @@ def _targets(run: Run, roles: str | None) -> list[NodeName]:
 
 
 def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> list[Kill]:
-    run.directory.mkdir(parents=True, exist_ok=True)
-    with locked(run.directory):
-        launch_lib.write_config(run)
-        with Supervisor(run, launch_lib.free_addresses(None)) as supervisor:
-            kills: list[Kill] = []
-            deadline = time.monotonic() + RECOVERY_SECONDS
-            start = _wait(run, supervisor, deadline, lambda status: bool(status["rounds"]))
-            killed_at: dict[NodeName, list[float]] = {name: [] for name in names}
-            while start is not None and len(kills) < count:
-                allowed = [name for name in names if may_die(killed_at[name])]
-                if not allowed:
-                    supervisor.look()
-                    time.sleep(0.5)
-                    continue
-                name = rng.choice(allowed)
-                killed_at[name].append(time.monotonic())
-                kill = _kill(run, supervisor, name)
-                kills.append(kill)
-                after = "never" if kill.seconds is None else f"after {kill.seconds:.1f} s"
-                line = f"{len(kills)}/{count} {name} killed; work went on {after}"
-                print(line, file=sys.stderr, flush=True)
-                if kill.seconds is None:
-                    break
-            supervisor.ask_to_end()
-            deadline = time.monotonic() + 20.0
-            while not supervisor.look() and time.monotonic() < deadline:
-                time.sleep(0.1)
+    with launch_lib.opened(run), Supervisor(run, launch_lib.free_addresses(None)) as supervisor:
+        kills: list[Kill] = []
+        deadline = time.monotonic() + RECOVERY_SECONDS
+        start = _wait(run, supervisor, deadline, lambda status: bool(status["rounds"]))
+        killed_at: dict[NodeName, list[float]] = {name: [] for name in names}
+        while start is not None and len(kills) < count:
+            allowed = [name for name in names if may_die(killed_at[name])]
+            if not allowed:
+                supervisor.look()
+                time.sleep(0.5)
+                continue
+            name = rng.choice(allowed)
+            killed_at[name].append(time.monotonic())
+            kill = _kill(run, supervisor, name)
+            kills.append(kill)
+            after = "never" if kill.seconds is None else f"after {kill.seconds:.1f} s"
+            line = f"{len(kills)}/{count} {name} killed; work went on {after}"
+            print(line, file=sys.stderr, flush=True)
+            if kill.seconds is None:
+                break
+        supervisor.ask_to_end()
+        deadline = time.monotonic() + 20.0
+        while not supervisor.look() and time.monotonic() < deadline:
+            time.sleep(0.1)
     return kills
 
 
@@ -143,7 +140,7 @@ def may_die(killed_at: list[float]) -> bool:
 
 
 def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
-    before = _read(run) or {}
+    before = read_status(run.directory) or {}
     at = time.time()
     os.kill(supervisor.pid(name), signal.SIGKILL)
     deadline = time.monotonic() + RECOVERY_SECONDS
@@ -162,7 +159,7 @@ def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
 
     after = first and _wait(run, supervisor, deadline, recovered)
     if not after:
-        have = (_read(run) or {}).get("replay_size") or 0
+        have = (read_status(run.directory) or {}).get("replay_size") or 0
         return Kill(name, None, max(0, had - have))
     return Kill(name, time.time() - at, 0)
 
@@ -173,7 +170,7 @@ def _wait(
     """Polls for the first status that fulfils the condition; None after the deadline."""
     while time.monotonic() < deadline:
         supervisor.look()
-        status = _read(run)
+        status = read_status(run.directory)
         if status is not None and condition(status):
             return status
         time.sleep(0.05)
@@ -189,13 +186,6 @@ def _moved(status: dict[str, Any], first: dict[str, Any], name: NodeName) -> boo
         played = [s["episodes_by_actor"].get(str(name.index), 0) for s in (status, first)]
         moved.append(played[0] > played[1])
     return all(moved)
-
-
-def _read(run: Run) -> dict[str, Any] | None:
-    try:
-        return json.loads((run.directory / "status.json").read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def accounts_agree(run: Run) -> bool:

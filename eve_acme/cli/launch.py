@@ -1,6 +1,7 @@
 """`eve launch`: runs the agent as a Launchpad program, whose processes restart and resume."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from typing import Any
 
 from eve_acme.cli import options, outcome, settings
@@ -113,10 +114,7 @@ def _run_in_folder(
     """Locks the run's folder, and runs until the run has ended; returns the exit code."""
     addresses = free_addresses(args.port)
     try:
-        run.directory.mkdir(parents=True, exist_ok=True)
-        with locked(run.directory):
-            write_config(run)
-            (run.directory / "summary.json").unlink(missing_ok=True)
+        with opened(run):
             if args.launch_type == "local_mt":
                 from eve_acme.distributed import threads
 
@@ -127,6 +125,16 @@ def _run_in_folder(
     except OSError as error:
         how = f"eve launch --resume {run.directory}"
         raise plan_lib.cannot_write(run.directory, error, how) from None
+
+
+@contextlib.contextmanager
+def opened(run: Run) -> Iterator[None]:
+    """Makes and locks a run's folder; writes its config.json and removes an old summary."""
+    run.directory.mkdir(parents=True, exist_ok=True)
+    with locked(run.directory):
+        write_config(run)
+        (run.directory / "summary.json").unlink(missing_ok=True)
+        yield
 
 
 def learner_cores(args: argparse.Namespace) -> set[int]:
