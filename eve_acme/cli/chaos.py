@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from eve_acme.cli import launch as launch_lib
+from eve_acme.cli import options
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.supervise import (
     DEATHS_SECONDS,
@@ -68,8 +69,7 @@ def add_parser(commands: Any) -> None:
 
 def chaos(args: argparse.Namespace) -> int:
     """Runs the command; returns 0 if all kills recovered and no step was lost or counted twice."""
-    if args.kills < 1:
-        raise UsageError(f"--kills: got {args.kills}, allowed is a whole number from 1")
+    options.whole("kills", args.kills)
     directory = plan_lib.new_directory(args.out, "runs/chaos")
     words = ["launch", args.task, "--actors", str(args.actors), "--seed", str(args.seed)]
     words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]

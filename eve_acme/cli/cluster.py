@@ -14,8 +14,9 @@ import sys
 import time
 from typing import Any
 
-from eve_acme.cli import cluster_files
-from eve_acme.cli.cluster_files import check_actors, checked_run
+from eve_acme.cli import cluster_files, options
+from eve_acme.cli import launch as launch_lib
+from eve_acme.cli.cluster_files import checked_run
 from eve_acme.cli.outcome import files_in
 from eve_acme.distributed.program import ROLES
 from eve_acme.errors import UsageError
@@ -138,7 +139,7 @@ def logs(args: argparse.Namespace) -> int:
 
 def scale(args: argparse.Namespace) -> int:
     """Adds or removes actors while the run goes on."""
-    check_actors(args.actors, 1000)
+    options.whole("actors", args.actors, 1, launch_lib.MOST_ACTORS)
     _docker("service", "scale", "-d", f"{args.name}_actor={args.actors}")
     return 0
 

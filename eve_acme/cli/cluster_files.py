@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from eve_acme.cli import launch as launch_lib
-from eve_acme.cli import manifests, slurm
+from eve_acme.cli import manifests, options, slurm
 from eve_acme.cli import node as node_lib
 from eve_acme.distributed.node import Run
 from eve_acme.errors import UsageError
@@ -73,10 +73,7 @@ def write_manifests(args: argparse.Namespace) -> int:
 def write_slurm(args: argparse.Namespace) -> int:
     """Writes an sbatch script, or prints it."""
     words, run = _sized(args)
-    if not 1 <= args.nodes <= MOST_HOSTS:
-        raise UsageError(
-            f"--nodes: got {args.nodes}, allowed is a whole number from 1 to {MOST_HOSTS}"
-        )
+    options.whole("nodes", args.nodes, 1, MOST_HOSTS)
     manifests.check_namespace(args.name)
     name = f"{plan_lib.folder_name(run.plan.task)}-launch-seed{run.plan.seed}"
     script = slurm.script(
@@ -120,14 +117,8 @@ def checked_run(args: argparse.Namespace, words: list[str]) -> Run:
         launch_args.actors = node_lib.MOST_ACTORS
     run = launch_lib.run_of(launch_args, pathlib.Path())
     launch_lib.check_room(run)
-    check_actors(args.actors, run.actors)
+    options.whole("actors", args.actors, 1, run.actors)
     return run
-
-
-def check_actors(actors: int, most: int) -> None:
-    """Raises UsageError unless the number of actors is from 1 to `most`."""
-    if not 1 <= actors <= most:
-        raise UsageError(f"--actors: got {actors}, allowed is a whole number from 1 to {most}")
 
 
 def _sized(args: argparse.Namespace) -> tuple[list[str], Run]:

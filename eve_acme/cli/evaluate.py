@@ -14,7 +14,6 @@ from eve_acme.errors import InputError, UsageError
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments import render, tasks
 
-EPISODES = 100
 MOST_STEPS = 10_000
 EXAMPLES = """examples:
   eve evaluate DIR                                   100 greedy episodes
@@ -36,7 +35,7 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", metavar="DIR", help="where the agent is")
-    parser.add_argument("--episodes", type=int, metavar="N", help=f"default: {EPISODES}")
+    parser.add_argument("--episodes", type=int, default=100, metavar="N", help="default: 100")
     parser.add_argument("--env", metavar="TASK", help="default: what DIR was trained on")
     parser.add_argument("--seed", type=int, help="default: one more than that of the training")
     parser.add_argument(
@@ -66,10 +65,8 @@ def evaluate(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     from eve_acme.saved import load
 
-    episodes = EPISODES if args.episodes is None else args.episodes
-    for name, value in (("episodes", episodes), ("max-episode-steps", args.max_episode_steps)):
-        if value < 1:
-            raise UsageError(f"--{name}: got {value}, allowed is a whole number from 1")
+    episodes = options.whole("episodes", args.episodes)
+    options.whole("max-episode-steps", args.max_episode_steps)
     _check_video(args)
     name, seed = _task_and_seed(args)
     try:
@@ -142,7 +139,8 @@ def _task_and_seed(args: argparse.Namespace) -> tuple[str, int]:
         if plan.agent != "eve":
             raise UsageError(f"DIR: got a run of {plan.agent!r}, allowed is one of eve")
         name, trained = name or plan.task, plan.seed
-    return name, options.checked_seed(trained + 1 if args.seed is None else args.seed)
+    seed = trained + 1 if args.seed is None else args.seed
+    return name, options.whole("seed", seed, 0, options.MOST_SEED)
 
 
 def _environment(args: argparse.Namespace, task: tasks.Task, seed: int, frames: list[Any]) -> Any:

@@ -31,6 +31,9 @@ EXAMPLES = """examples:
   eve launch catch/0 --episodes 500 --launch-type local_mt
   eve launch --resume DIR
 """
+MOST_ACTORS = 1000
+LIMITS = dict(actors=(1, MOST_ACTORS), steps=(1,), ahead=(2,))
+"""Smallest and largest values of these options."""
 
 
 def add_parser(commands: Any) -> None:
@@ -54,9 +57,6 @@ def add_parser(commands: Any) -> None:
         default="local_mp",
         help="processes that are started again when they die, or threads of this one",
     )
-    parser.add_argument("--seed", type=int, help="from which all nodes' seeds follow (default: 0)")
-    parser.add_argument("--episodes", type=int, metavar="N", help="of all actors together")
-    options.add_limit(parser)
     parser.add_argument("--steps", type=int, metavar="N", help="end after so many steps")
     parser.add_argument(
         "--ahead",
@@ -66,16 +66,6 @@ def add_parser(commands: Any) -> None:
         "more keep many actors busy, and make them act on older posteriors",
     )
     parser.add_argument(
-        "--stop-when-solved", action="store_true", help="end a Deep Sea run at the 20%% threshold"
-    )
-    parser.add_argument("--out", metavar="DIR", help="default: runs/TASK-launch-seedSEED")
-    parser.add_argument(
-        "--resume",
-        metavar="DIR",
-        help="go on with the run of DIR; --episodes, --steps, --actors, --ahead and "
-        "--replay-megabytes may be given anew",
-    )
-    parser.add_argument(
         "--port", type=int, metavar="N", help="first of the ports to use (default: free ones)"
     )
     parser.add_argument(
@@ -83,11 +73,14 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="keep a core for learning, and all else away from it: for few cores and one run",
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    options.add_device(parser, "where the learner computes; all else stays on the CPU")
     options.add_metrics(parser)
-    options.add_settings(parser)
-    options.add_config(parser)
+    options.add_run(
+        parser,
+        out="runs/TASK-launch-seedSEED",
+        resume="continue the run in DIR; --episodes, --steps, --actors, --ahead and "
+        "--replay-megabytes may be changed",
+        device="the learner; all other nodes use the CPU",
+    )
     parser.set_defaults(command=launch, agent=None, engine=None)
 
 
@@ -302,15 +295,8 @@ def checked_shape(args: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
     for name, value in values.items():
         if type(value) is not int and (value is not None or name != "steps"):
             raise UsageError(f"{name}: got {value!r}, allowed is a whole number")
-    if not 1 <= values["actors"] <= 1000:
-        raise UsageError(
-            f"--actors: got {values['actors']}, allowed is a whole number from 1 to 1000"
-        )
-    for name, least in (("steps", 1), ("ahead", 2)):
-        if values[name] is not None and values[name] < least:
-            raise UsageError(
-                f"--{name}: got {values[name]}, allowed is a whole number from {least}"
-            )
+        if value is not None:
+            options.whole(name, value, *LIMITS[name])
     return values
 
 

@@ -71,32 +71,17 @@ def add_parser(commands: Any) -> None:
         choices=("embedded", "acme"),
         help="lock-step in memory (default), or Acme's parts with a Reverb server",
     )
-    parser.add_argument("--seed", type=int, help="of agent and environment (default: 0)")
-    parser.add_argument(
-        "--episodes",
-        type=int,
-        metavar="N",
-        help="how many to play (default: Deep Sea until solved, others as many as bsuite plays)",
-    )
-    options.add_limit(parser)
-    parser.add_argument(
-        "--stop-when-solved", action="store_true", help="end a Deep Sea run at the 20%% threshold"
-    )
-    parser.add_argument("--out", metavar="DIR", help="default: runs/TASK-AGENT-seedSEED")
-    parser.add_argument(
-        "--resume",
-        metavar="DIR",
-        help="go on with the run of DIR (bit-exactly with the embedded engine); --episodes and "
-        "--replay-megabytes may be given anew",
-    )
-    options.add_device(parser, "where this process computes")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument(
         "--tensorboard", action="store_true", help="write the curves to DIR/tensorboard too"
     )
     parser.add_argument("--wandb", action="store_true", help="and to Weights & Biases")
-    options.add_settings(parser)
-    options.add_config(parser)
+    options.add_run(
+        parser,
+        out="runs/TASK-AGENT-seedSEED",
+        resume="continue the run in DIR (bit-exactly with the embedded engine); --episodes and "
+        "--replay-megabytes may be changed",
+        device="this process",
+    )
     parser.set_defaults(command=run)
 
 

@@ -61,9 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if task.encoding != "index":
         raise UsageError(f"task: got {args.task!r}, allowed for spread is encoding=index")
     for name in ("episodes", "every"):
-        if getattr(args, name) < 1:
-            raise UsageError(f"--{name}: got {getattr(args, name)}, allowed is 1 or more")
-    seed = options.checked_seed(args.seed)
+        options.whole(name, getattr(args, name))
+    seed = options.whole("seed", args.seed, 0, options.MOST_SEED)
     directory = plan.new_directory(args.out, "")
     points = measure(config, task, args.episodes, args.every, seed)
     directory.mkdir(parents=True, exist_ok=True)

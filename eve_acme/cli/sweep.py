@@ -71,23 +71,16 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    jobs = (os.cpu_count() or 1) if args.jobs is None else args.jobs
-    if jobs < 1:
-        raise UsageError(f"--jobs: got {jobs}, allowed is a whole number from 1")
+    jobs = options.whole("jobs", (os.cpu_count() or 1) if args.jobs is None else args.jobs)
     if args.hours is not None and not 0 < args.hours < 1e6:
         raise UsageError(f"--hours: got {args.hours}, allowed is a number above 0")
-    if not args.out:
-        raise UsageError("--out: got '', allowed is a folder")
     commands = _spec(args).commands()
     plans = [options.plan_of(args.parse(words)) for words in commands]
     if args.slurm is not None or args.kubernetes is not None:
         return _write_jobs(args, len(commands))
     if args.only is not None:
-        if not 0 <= args.only < len(commands):
-            raise UsageError(
-                f"--only: got {args.only}, allowed is a whole number from 0 to {len(commands) - 1}"
-            )
-        commands, plans = commands[args.only : args.only + 1], plans[args.only : args.only + 1]
+        only = options.whole("only", args.only, 0, len(commands) - 1)
+        commands, plans = [commands[only]], [plans[only]]
     directory = pathlib.Path(args.out)
     known = _table(directory)
     waiting = []

@@ -8,6 +8,7 @@ import platform
 import sys
 from typing import Any
 
+from eve_acme.cli import options
 from eve_acme.cli.bench.worker import CONTENDERS
 from eve_acme.errors import UsageError
 from eve_acme.experiments import packages, plan, tasks
@@ -69,9 +70,8 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     for name in ("repeats", "steps"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name}: got {value}, allowed is a whole number from 1")
+        if getattr(args, name) is not None:
+            options.whole(name, getattr(args, name))
     if args.launch and args.what != "soak":
         raise UsageError(f"--launch: got it for {args.what!r}, allowed is it for soak")
     for name in ("tasks", "agents"):
