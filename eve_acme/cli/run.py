@@ -188,15 +188,15 @@ class _Run:
                 episode = self._engine.step()
                 now = time.monotonic()
                 self._recorder.wall_seconds = before + now - start
+                if episode is not None:
+                    self._recorder.episode(episode.length, episode.total, self._engine.environment)
+                    last = episode
+                    live.update(episode, now)
+                    for logger in self._loggers:
+                        logger.write(self._engine.report(episode))
+                progress.update(self._engine.env_steps, now)
                 if episode is None:
-                    progress.step(self._engine.env_steps, now)
                     continue
-                self._recorder.episode(episode.length, episode.total, self._engine.environment)
-                last = episode
-                live.update(episode, now)
-                for logger in self._loggers:
-                    logger.write(self._engine.report(episode))
-                progress.update(self._engine.env_steps)
                 if progress.unread and self._signal is None:
                     self._signal = signal.SIGPIPE
                 if now - saved > CHECKPOINT_SECONDS:

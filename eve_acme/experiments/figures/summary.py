@@ -17,7 +17,7 @@ def radar(request: Request) -> Any:
     A tag is shown if at least half of its experiments were run.
     """
     by_seed = _scores(request)
-    tags = scores.by_tag(by_seed)
+    tags = scores.estimates(by_seed, "tag")
     counts = {tag: scores.experiments_with(tag) for tag in scores.TAGS}
     enough = tags[tags["experiments"] * 2 >= tags["tag"].map(counts)]
     shown = [tag for tag in scores.TAGS if tag in set(enough["tag"])]
@@ -110,9 +110,7 @@ def intervals(request: Request) -> Any:
     entries = []
     for one in series:
         number = style.rows_of(by_seed, one).groupby("experiment")["seed"].nunique()
-        span = f"{number.min()} to {number.max()} seeds"
-        same = number.min() == number.max()
-        entries.append((f"{one.name}, {style.seeds(number.max()) if same else span}", colours[one]))
+        entries.append((f"{one.name}, {style.seeds_span(number)}", colours[one]))
     style.legend(figure, entries)
     return figure
 
