@@ -72,14 +72,14 @@ def _curves(episodes: pd.DataFrame, summary: dict[str, Any] | None) -> Iterator[
     if episodes.empty:
         return
     with style.house():
-        figure, axes = style.new()
-        plots.draw_returns(axes[0, 0], episodes["total"].to_numpy(float))
+        figure, axis = style.single()
+        plots.draw_returns(axis, episodes["total"].to_numpy(float))
     yield page.Section("Returns", page.figure(figure, "returns by episode"), wide=False)
     if "bad" not in episodes or episodes["bad"].isna().any():
         return
     with style.house():
-        figure, axes = style.new()
-        plots.draw_bad(axes[0, 0], episodes["bad"].to_numpy(float), summary or {})
+        figure, axis = style.single()
+        plots.draw_bad(axis, episodes["bad"].to_numpy(float), summary or {})
     yield page.Section("Bad episodes", page.figure(figure, "bad episodes"), wide=False)
 
 
@@ -89,12 +89,12 @@ def _metrics(metrics: pd.DataFrame) -> Iterator[page.Section]:
             continue
         known = metrics[metrics[name].notna()]
         with style.house():
-            figure, axes = style.new()
-            [line] = axes[0, 0].plot(known["env_steps"], known[name], color=plots.COLOUR, lw=1.5)
+            figure, axis = style.single()
+            [line] = axis.plot(known["env_steps"], known[name], color=plots.COLOUR, lw=1.5)
             style.hover(line, f"{name}: now {known[name].iloc[-1]:.4g}")
-            axes[0, 0].set(xlabel="environment steps", ylabel=name)
+            axis.set(xlabel="environment steps", ylabel=name)
             if name == "loss" and (known[name] > 0).all():
-                axes[0, 0].set_yscale("log")
+                axis.set_yscale("log")
         yield page.Section(name.capitalize(), page.figure(figure, name), wide=False)
 
 
