@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from eve_acme.cli import launch as launch_lib
-from eve_acme.cli import options
+from eve_acme.cli import options, runs
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.supervise import (
     DEATHS_SECONDS,
@@ -73,9 +73,9 @@ def chaos(args: argparse.Namespace) -> int:
     directory = plan_lib.new_directory(args.out, "runs/chaos")
     words = ["launch", args.task, "--actors", str(args.actors), "--seed", str(args.seed)]
     words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]
-    run = launch_lib.new(args.parse(words))
+    run = runs.new(args.parse(words))
     names = _targets(run, args.roles)
-    launch_lib.check_room(dataclasses.replace(run, steps=1))  # It plays few of its episodes.
+    runs.check_room(dataclasses.replace(run, steps=1))  # It plays few of its episodes.
     packages.require("eve chaos", *packages.ACME)
     try:
         kills = _run(run, names, args.kills, random.Random(args.seed))
@@ -106,7 +106,7 @@ def _targets(run: Run, roles: str | None) -> list[NodeName]:
 
 
 def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> list[Kill]:
-    with launch_lib.opened(run), Supervisor(run, launch_lib.free_addresses(None)) as supervisor:
+    with runs.opened(run), Supervisor(run, launch_lib.free_addresses(None)) as supervisor:
         kills: list[Kill] = []
         deadline = time.monotonic() + RECOVERY_SECONDS
         start = _wait(run, supervisor, deadline, lambda status: bool(status["rounds"]))

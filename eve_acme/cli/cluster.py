@@ -14,12 +14,12 @@ import sys
 import time
 from typing import Any
 
-from eve_acme.cli import cluster_files, options
-from eve_acme.cli import launch as launch_lib
+from eve_acme.cli import cluster_files, options, runs
 from eve_acme.cli.cluster_files import checked_run
 from eve_acme.cli.outcome import files_in
 from eve_acme.distributed.program import ROLES
 from eve_acme.errors import UsageError
+from eve_acme.experiments import plan as plan_lib
 from eve_acme.files import writing
 
 STACK = pathlib.Path(__file__).resolve().parents[2] / "docker" / "stack.yaml"
@@ -139,7 +139,7 @@ def logs(args: argparse.Namespace) -> int:
 
 def scale(args: argparse.Namespace) -> int:
     """Adds or removes actors while the run goes on."""
-    options.whole("actors", args.actors, 1, launch_lib.MOST_ACTORS)
+    options.whole("actors", args.actors, 1, runs.MOST_ACTORS)
     _docker("service", "scale", "-d", f"{args.name}_actor={args.actors}")
     return 0
 
@@ -171,11 +171,8 @@ def _attempts(service: str) -> int:
 
 
 def _check_out(out: str) -> None:
-    directory = pathlib.Path(out)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UsageError(f"--out: got {out!r}, allowed is a new or empty folder")
     with writing("--out", out):
-        directory.mkdir(parents=True, exist_ok=True)
+        plan_lib.new_directory(out, "").mkdir(parents=True, exist_ok=True)
 
 
 def _check_swarm() -> None:

@@ -5,9 +5,7 @@ import pathlib
 import shlex
 from typing import Any
 
-from eve_acme.cli import launch as launch_lib
-from eve_acme.cli import manifests, options, slurm
-from eve_acme.cli import node as node_lib
+from eve_acme.cli import manifests, options, runs, slurm
 from eve_acme.distributed.node import Run
 from eve_acme.errors import UsageError
 from eve_acme.experiments import plan as plan_lib
@@ -108,15 +106,8 @@ def checked_run(args: argparse.Namespace, words: list[str]) -> Run:
     Raises:
       UsageError: the arguments or the number of actors are invalid.
     """
-    launch_args = args.parse(["launch", *words])
-    for name in ("out", "resume", "port", "metrics_port", "metrics_host"):
-        if getattr(launch_args, name) is not None:
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option}: got a value after --, allowed is none there")
-    if launch_args.actors is None:
-        launch_args.actors = node_lib.MOST_ACTORS
-    run = launch_lib.run_of(launch_args, pathlib.Path())
-    launch_lib.check_room(run)
+    run = runs.run_of(runs.parse_words(args, words, "out"), pathlib.Path())
+    runs.check_room(run)
     options.whole("actors", args.actors, 1, run.actors)
     return run
 
@@ -129,6 +120,6 @@ def _sized(args: argparse.Namespace) -> tuple[list[str], Run]:
         if given.replay_megabytes is not None:
             raise UsageError("--replay-megabytes: got it before and after --, allowed is one")
         words += ["--replay-megabytes", f"{args.replay_megabytes:.12g}"]
-    if given.actors is None and args.actors > node_lib.MOST_ACTORS:
+    if given.actors is None and args.actors > runs.JOINING_ACTORS:
         words += ["--actors", str(args.actors)]
     return words, checked_run(args, words)

@@ -1,29 +1,23 @@
 """`eve launch`: runs the agent as a Launchpad program, whose processes restart and resume."""
 
 import argparse
-import contextlib
-import dataclasses
 import json
 import os
-import pathlib
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from typing import Any
 
-from eve_acme.cli import options, outcome, settings
-from eve_acme.distributed import audit
+from eve_acme.cli import options, outcome, runs, settings
 from eve_acme.distributed.metrics import Endpoint
-from eve_acme.distributed.node import Run, seed_of
+from eve_acme.distributed.node import Run
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
 from eve_acme.errors import UsageError
-from eve_acme.experiments import devices, engines, packages, run_page, tasks
+from eve_acme.experiments import devices, packages, run_page
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.experiments.folder import locked
 from eve_acme.experiments.view import View
-from eve_acme.files import Damaged, read_sealed_json, write_sealed_json
 
 EXAMPLES = """examples:
   eve launch                                  Deep Sea 10x10 with two actors until it is solved
@@ -31,9 +25,6 @@ EXAMPLES = """examples:
   eve launch catch/0 --episodes 500 --launch-type local_mt
   eve launch --resume DIR
 """
-MOST_ACTORS = 1000
-LIMITS = dict(actors=(1, MOST_ACTORS), steps=(1,), ahead=(2,))
-"""Smallest and largest values of these options."""
 
 
 def add_parser(commands: Any) -> None:
@@ -88,11 +79,11 @@ def launch(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     if args.launch_type == "local_mp":
         devices.stay_on_cpu()  # Only the launcher; the learner's process selects its device.
-    run = _resumed(args) if args.resume else new(args)
+    run = runs.resumed(args) if args.resume else runs.new(args)
     if args.print_config:
         print(settings.text(run.plan, args.preset), end="")
         return 0
-    check_room(run)
+    runs.check_room(run)
     packages.require("eve launch", *packages.ACME)
     cores = learner_cores(args)
     check_device(args)
@@ -107,7 +98,7 @@ def _run_in_folder(
     """Locks the run's folder, and runs until the run has ended; returns the exit code."""
     addresses = free_addresses(args.port)
     try:
-        with opened(run):
+        with runs.opened(run):
             if args.launch_type == "local_mt":
                 from eve_acme.distributed import threads
 
@@ -118,16 +109,6 @@ def _run_in_folder(
     except OSError as error:
         how = f"eve launch --resume {run.directory}"
         raise plan_lib.cannot_write(run.directory, error, how) from None
-
-
-@contextlib.contextmanager
-def opened(run: Run) -> Iterator[None]:
-    """Makes and locks a run's folder; writes its config.json and removes an old summary."""
-    run.directory.mkdir(parents=True, exist_ok=True)
-    with locked(run.directory):
-        write_config(run)
-        (run.directory / "summary.json").unlink(missing_ok=True)
-        yield
 
 
 def learner_cores(args: argparse.Namespace) -> set[int]:
@@ -246,81 +227,6 @@ def free_addresses(first_port: int | None, host: str = "localhost") -> dict[str,
         for sock in sockets:
             sock.close()
     return addresses
-
-
-def new(args: argparse.Namespace) -> Run:
-    """Returns the run of the options, in a new folder; raises UsageError."""
-    run = run_of(args, pathlib.Path())
-    name = f"{plan_lib.folder_name(run.plan.task)}-launch-seed{run.plan.seed}"
-    directory = plan_lib.new_directory(args.out, f"runs/{name}").absolute()
-    return dataclasses.replace(run, directory=directory)
-
-
-def run_of(args: argparse.Namespace, directory: pathlib.Path) -> Run:
-    """Returns the run of the options, without checking its folder."""
-    plan = dataclasses.replace(options.plan_of(args), engine="launchpad")
-    shape = checked_shape(args, actors=2, steps=None, ahead=Run.ahead)
-    return Run(plan, directory=directory, learner_device=args.learner_device, **shape)
-
-
-def _resumed(args: argparse.Namespace) -> Run:
-    directory = pathlib.Path(args.resume).absolute()
-    plan = options.resumed_plan(args, directory)
-    saved = read_sealed_json(directory / "config.json")
-    if plan.engine != "launchpad":
-        raise UsageError(
-            f"--resume: got a run of 'eve run', allowed is one of 'eve launch' ({directory})"
-        )
-    shape = dict(actors=saved["actors"], steps=saved["steps"], ahead=saved.get("ahead", Run.ahead))
-    shape = checked_shape(args, **shape)
-    run = Run(plan, directory=directory, learner_device=args.learner_device, **shape)
-    try:
-        changed = audit.reconcile(run)
-    except (Damaged, OSError) as error:
-        raise UsageError(
-            f"--resume: got {str(directory)!r}, whose checkpoint cannot be read ({error}); allowed "
-            "is the DIR of a run that was interrupted or has ended"
-        ) from None
-    if changed is not None:
-        print(f"eve: {changed}", file=sys.stderr)
-    return run
-
-
-def checked_shape(args: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
-    """Returns actors, steps and ahead, from the options or the defaults; raises UsageError."""
-    values = {
-        name: default if getattr(args, name) is None else getattr(args, name)
-        for name, default in defaults.items()
-    }
-    for name, value in values.items():
-        if type(value) is not int and (value is not None or name != "steps"):
-            raise UsageError(f"{name}: got {value!r}, allowed is a whole number")
-        if value is not None:
-            options.whole(name, value, *LIMITS[name])
-    return values
-
-
-def check_room(run: Run) -> None:
-    """Raises UsageError unless replay has room for the whole run."""
-    from eve_acme.replay.columns import Replay
-
-    task = tasks.parse(run.plan.task)
-    steps = run.plan.episodes * task.settings["size"] if task.is_deep_sea else 0
-    if run.steps is not None:
-        steps = min(steps, run.steps) if steps else run.steps
-    environment = tasks.compact(task, tasks.load(task, seed=0))
-    network = engines.make_network(run.plan.config, environment)
-    Replay(run.plan.config, network, environment.observation_spec()).check(steps)
-
-
-def write_config(run: Run) -> None:
-    """Writes config.json, with the seeds of all nodes."""
-    path = run.directory / "config.json"
-    started = read_sealed_json(path)["started"] if path.exists() else time.time()
-    seeds = {str(n): seed_of(run.plan.seed, n.role, n.index) for n in node_names(run)}
-    shape = dict(actors=run.actors, steps=run.steps, ahead=run.ahead)
-    extra = dict(**shape, seeds=seeds, started=started)
-    write_sealed_json(path, {**run.plan.describe(), **extra})
 
 
 def show(run: Run) -> int:

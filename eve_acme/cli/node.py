@@ -20,8 +20,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from eve_acme.cli import launch as launch_lib
-from eve_acme.cli import options
+from eve_acme.cli import options, runs
 from eve_acme.distributed import node as base
 from eve_acme.distributed import program
 from eve_acme.distributed.metrics import Endpoint
@@ -36,8 +35,6 @@ from eve_acme.files import writing
 PORTS = {"counter": 7001, "replay": 7002, "reverb": 7003, "learner": 7004, "evaluator": 7005}
 """Default ports of the servers; by default, each runs on a host with the name of its role."""
 ALIVE_SECONDS = 5.0
-MOST_ACTORS = 64
-"""Default maximum number of actors (--actors); each takes a thread of each server."""
 
 EXAMPLES = """The run is described by the words of 'eve launch' (after --, or in EVE_LAUNCH), where
 --actors is the most that may join and --out the folder that the node sees; or by --run FILE, a
@@ -94,10 +91,9 @@ def node(args: argparse.Namespace) -> int:
     named |= parse_addresses(args.addresses or environ.get("EVE_ADDRESSES", ""))
     addresses = {ADDRESSES[name]: address for name, address in named.items()}
     index = args.index or environ.get("EVE_INDEX") or None
-    if index is not None and not _is_index(index, count_of(role, run)):
-        raise UsageError(
-            f"--index: got {index!r}, allowed is a whole number from 0 to {count_of(role, run) - 1}"
-        )
+    count = run.actors if role == "actor" else 1
+    if index is not None and not _is_index(index, count):
+        raise UsageError(f"--index: got {index!r}, allowed is a whole number from 0 to {count - 1}")
     tasks.try_out(run.plan.task)
     own = [address for name, address in addresses.items() if name.startswith(f"{role}/")]
     ports = [int(address.rpartition(":")[2]) for address in own]
@@ -192,28 +188,21 @@ def described(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Run
         raise UsageError(f"--run: got {file!r}, allowed is none beside the words of 'eve launch'")
     if file:
         return from_file(pathlib.Path(file))
-    launch_args = args.parse(["launch", *words])
+    launch_args = runs.parse_words(args, words)
     out = launch_args.out or environ.get("EVE_OUT")
     if not out:
         raise UsageError("--out: got none, allowed is the folder that the node sees")
-    if launch_args.actors is None:
-        launch_args.actors = MOST_ACTORS
-    for name in ("resume", "port", "metrics-port", "metrics-host"):
-        if getattr(launch_args, name.replace("-", "_")) is not None:
-            raise UsageError(f"--{name}: got a value, allowed is none after -- of 'eve node'")
-    return launch_lib.run_of(launch_args, pathlib.Path(out).absolute()), default_addresses()
+    return runs.run_of(launch_args, pathlib.Path(out).absolute()), default_addresses()
 
 
 def from_file(path: pathlib.Path) -> tuple[Run, dict[str, str]]:
     """Returns the run of a config.json, in the file's folder unless the file sets `out`."""
     try:
         saved = json.loads(path.read_text())
-        shape = dict(actors=saved["actors"], steps=saved["steps"], ahead=saved.get("ahead", 2))
-        given = argparse.Namespace(**dict.fromkeys(shape))
         run = Run(
             plan_lib.from_saved(saved),
             directory=pathlib.Path(saved.get("out", path.parent)).absolute(),
-            **launch_lib.checked_shape(given, **shape),
+            **runs.saved_shape(argparse.Namespace(), saved),
         )
         return run, default_addresses() | checked(saved.get("addresses", {}))
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -250,11 +239,6 @@ def _is_index(text: str, count: int) -> bool:
     return text.isascii() and text.isdigit() and int(text) < count
 
 
-def count_of(role: str, run: Run) -> int:
-    """Returns the maximum number of nodes of a role."""
-    return run.actors if role == "actor" else 1
-
-
 def prepare_directory(run: Run, role: str) -> None:
     """Makes the folder; the coordinator checks an existing config.json, and writes it."""
     with writing("--out", run.directory):
@@ -263,24 +247,18 @@ def prepare_directory(run: Run, role: str) -> None:
         if role != "coordinator":
             return
         if path.exists():
-            check_same(run.plan, plan_lib.from_directory(run.directory), run.directory)
-        launch_lib.check_room(run)
-        launch_lib.write_config(run)
+            _check_same(run)
+        runs.check_room(run)
+        runs.write_config(run)
         (run.directory / "summary.json").unlink(missing_ok=True)
 
 
-def check_same(given: plan_lib.Plan, saved: plan_lib.Plan, directory: pathlib.Path) -> None:
-    """Raises UsageError if a folder holds another run than the given one.
-
-    Args:
-      given: plan of the options.
-      saved: plan of the folder's config.json.
-      directory: the folder, which the message names.
-    """
-    have = {**vars(saved), **vars(saved.config)}
-    values = {**vars(given), **vars(given.config)}
+def _check_same(run: Run) -> None:
+    """Raises UsageError if the run's folder holds another run."""
+    saved = plan_lib.from_directory(run.directory)
+    values, have = ({**vars(plan), **vars(plan.config)} for plan in (run.plan, saved))
     asked = {name: values[name] for name in values if name not in ("label", "config")}
-    plan_lib.refuse_changes(asked, have, f"{directory} (or another --out)")
+    plan_lib.refuse_changes(asked, have, f"{run.directory} (or another --out)")
 
 
 def has_ended(run: Run) -> bool:

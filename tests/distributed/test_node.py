@@ -10,7 +10,7 @@ import types
 import pytest
 from programs import TINY, check_accounts, make_run, status, wait_for
 
-from eve_acme.cli import launch, node
+from eve_acme.cli import node, runs
 from eve_acme.cli.main import main
 from eve_acme.config import EVEConfig
 from eve_acme.distributed import counter as counter_lib
@@ -98,7 +98,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch):
 
 def test_a_run_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", actors=3)
-    launch.write_config(run)
+    runs.write_config(run)
     path = run.directory / "config.json"
     saved = json.loads(path.read_text())
     path.write_text(json.dumps({**saved, "addresses": {"learner": "l:5"}}))

@@ -151,11 +151,11 @@ def test_chaos(tmp_path):
 
 
 def test_a_node_that_cannot_live_ends_the_run(tmp_path):
-    from eve_acme.cli import launch
+    from eve_acme.cli import launch, runs
 
     run = make_run(tmp_path / "run")
     (run.state / "counter.journal").mkdir(parents=True)  # A file is expected there.
-    launch.write_config(run)
+    runs.write_config(run)
     code = launch.supervised(run, launch.free_addresses(None), quiet=True)
     assert code == 1
     assert not [pid for pid in pids(run.directory) if alive(pid)]

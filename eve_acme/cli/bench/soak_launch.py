@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from eve_acme.cli import chaos
+from eve_acme.cli import chaos, runs
 from eve_acme.cli import launch as launch_lib
 from eve_acme.cli.bench.worker import resident_megabytes
 from eve_acme.distributed.node import Run
@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     task = (args.tasks or [TASK])[0]
     words = ["launch", task, "--steps", str(steps), "--episodes", str(10**9)]
     words += ["--replay-megabytes", "100000", "--out", str(args.directory / "run")]
-    made = launch_lib.new(args.parse(words))
-    launch_lib.check_room(made)
+    made = runs.new(args.parse(words))
+    runs.check_room(made)
     try:
         points, kills = _soak(made, steps, most_kills, random.Random(0))
     except GaveUp as error:
@@ -59,7 +59,7 @@ def _soak(
     kills = 0
     print("| steps | replay MB | resident MB of each node | files | MB on disk |")
     print("| --- | --- | --- | --- | --- |", flush=True)
-    with launch_lib.opened(made):
+    with runs.opened(made):
         window = StatusWindow(made.directory)
         with Supervisor(made, launch_lib.free_addresses(None)) as supervisor:
             while not supervisor.look():
