@@ -42,7 +42,7 @@ def disk_full(directory: pathlib.Path, how: str) -> str:
     """
     return (
         f"the disk of {str(directory)!r} is full; what was saved there is safe: make room, then "
-        f"go on by {how}"
+        f"continue by {how}"
     )
 
 

@@ -54,15 +54,20 @@ def add_parser(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "chaos",
-        help="kill processes of a running program and see it go on",
-        description="Launches a run, kills a random process of it again and again, and prints what "
-        "was killed, how long it took until work went on, and whether a step was lost.",
+        help="kill processes of a run and check that it recovers",
+        description="Launches a run and repeatedly kills a random process of it. Prints the killed "
+        "processes, the time until the run recovered, and the number of lost steps.",
     )
     parser.add_argument("task", nargs="?", default="deep_sea:size=6")
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="default: 20")
     parser.add_argument("--actors", type=int, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--seed", type=int, default=0, help="of the run and of the kills")
-    parser.add_argument("--roles", default=None, metavar="ROLE,ROLE", help="default: all")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the run and of the kills")
+    parser.add_argument(
+        "--roles",
+        default=None,
+        metavar="ROLE,ROLE",
+        help="kill nodes of these roles (default: all)",
+    )
     parser.add_argument("--out", metavar="DIR", help="default: runs/chaos")
     parser.set_defaults(command=chaos)
 
@@ -82,14 +87,14 @@ def chaos(args: argparse.Namespace) -> int:
     except GaveUp as error:
         print(f"eve: {error}", file=sys.stderr)
         return 1
-    print(f"{'killed':<16}{'work went on after':>20}{'steps lost':>12}")
+    print(f"{'killed':<16}{'recovered after':>20}{'steps lost':>12}")
     for kill in kills:
         after = "never" if kill.seconds is None else f"{kill.seconds:.1f} s"
         print(f"{kill.name!s:<16}{after:>20}{kill.lost:>12}")
     exact = accounts_agree(run)
     good = exact and len(kills) == args.kills
     good = good and all(kill.seconds is not None and not kill.lost for kill in kills)
-    print("all went on, nothing lost, n exact" if good else "FAILED")
+    print("all recovered, no step lost, n exact" if good else "FAILED")
     print(f"files: {run.directory}/")
     return 0 if good else 1
 
@@ -122,7 +127,7 @@ def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> lis
             kill = _kill(run, supervisor, name)
             kills.append(kill)
             after = "never" if kill.seconds is None else f"after {kill.seconds:.1f} s"
-            line = f"{len(kills)}/{count} {name} killed; work went on {after}"
+            line = f"{len(kills)}/{count} {name} killed; recovered {after}"
             print(line, file=sys.stderr, flush=True)
             if kill.seconds is None:
                 break

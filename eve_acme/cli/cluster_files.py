@@ -29,10 +29,10 @@ def add_actions(add: Any) -> None:
     action.add_argument(
         "--folder",
         metavar="DIR",
-        help="of the run, on a disk that all hosts share; relative to where sbatch is called "
+        help="folder of the run, on a disk that all hosts share; relative to the folder of sbatch "
         "(default: runs/TASK-launch-seedSEED)",
     )
-    action.add_argument("--out", metavar="FILE", help="default: the script is printed")
+    action.add_argument("--out", metavar="FILE", help="file of the script (default: print it)")
 
 
 def _add_shape(action: Any) -> None:
@@ -41,7 +41,7 @@ def _add_shape(action: Any) -> None:
         "--replay-megabytes",
         type=float,
         metavar="X",
-        help="as for 'eve launch'; the memory of learner and replay follows it",
+        help="as for 'eve launch'; determines the memory of learner and replay",
     )
     action.set_defaults(passes_rest=True)
 
@@ -118,7 +118,7 @@ def _sized(args: argparse.Namespace) -> tuple[list[str], Run]:
     given = args.parse(["launch", *words])
     if args.replay_megabytes is not None:
         if given.replay_megabytes is not None:
-            raise UsageError("--replay-megabytes: got it before and after --, allowed is one")
+            raise UsageError("--replay-megabytes: got it before and after --, allowed is it once")
         words += ["--replay-megabytes", f"{args.replay_megabytes:.12g}"]
     if given.actors is None and args.actors > runs.JOINING_ACTORS:
         words += ["--actors", str(args.actors)]

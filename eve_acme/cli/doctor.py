@@ -50,9 +50,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
         help="check the installation and the machine",
-        description="Says what is installed, whether Acme, Reverb and Launchpad load, and what "
-        "ports, disk, cores and limits allow, each with what to do about it. Exit code 1 if "
-        "something keeps 'eve run' or 'eve launch' from working, else 0.",
+        description="Lists the installed packages; checks that Acme, Reverb and Launchpad load, "
+        "and the ports, disk, cores and limits of this machine; gives advice on each problem. "
+        "Exits with code 1 if a problem keeps 'eve run' or 'eve launch' from working, else 0.",
     )
     parser.set_defaults(command=doctor)
 
@@ -66,7 +66,7 @@ def doctor(args: argparse.Namespace) -> int:
         if finding.advice:
             print(f"{'':<18} -> {finding.advice}")
     bad = sum(finding.kind == BAD for finding in findings)
-    print("all works" if not bad else f"{bad} to mend")
+    print("no problems" if not bad else f"problems: {bad}")
     return 1 if bad else 0
 
 
@@ -127,11 +127,11 @@ def _disk() -> list[Finding]:
         try:
             free = shutil.disk_usage(place).free / 2**30
         except OSError as error:
-            findings.append(Finding(BAD, name, _line(error), f"make {place} a folder"))
+            findings.append(Finding(BAD, name, _line(error), f"create the folder {place}"))
             continue
         text = f"{free:.1f} GB free at {place}"
         if not os.access(place, os.W_OK | os.X_OK):
-            findings.append(Finding(BAD, name, f"{place} cannot be written", "work elsewhere"))
+            findings.append(Finding(BAD, name, f"{place} cannot be written", "use another folder"))
         elif free * 1024 < plan_lib.FREE_MEGABYTES:
             findings.append(Finding(BAD, name, text, f"{plan_lib.FREE_MEGABYTES} MB are needed"))
         elif free < FREE_GIGABYTES:
@@ -155,8 +155,8 @@ def _autogroup() -> list[Finding]:
     except OSError:
         return [Finding(OK, "autogroup", "this kernel has none")]
     if not on:
-        return [Finding(OK, "autogroup", "off: the learner's priority counts")]
-    advice = "the learner's priority counts within a session alone: echo 0 > " + str(AUTOGROUP)
+        return [Finding(OK, "autogroup", "off: the learner's priority has effect")]
+    advice = "the learner's priority has effect within its session only: echo 0 > " + str(AUTOGROUP)
     return [Finding(WARNING, "autogroup", "on", advice)]
 
 

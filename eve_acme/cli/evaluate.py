@@ -34,10 +34,12 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", metavar="DIR", help="where the agent is")
+    parser.add_argument("run", metavar="DIR", help="folder of the agent")
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="default: 100")
-    parser.add_argument("--env", metavar="TASK", help="default: what DIR was trained on")
-    parser.add_argument("--seed", type=int, help="default: one more than that of the training")
+    parser.add_argument(
+        "--env", metavar="TASK", help="task to play (default: that of the training)"
+    )
+    parser.add_argument("--seed", type=int, help="default: the seed of the training plus one")
     parser.add_argument(
         "--sample",
         action="store_true",
@@ -48,10 +50,10 @@ def add_parser(commands: Any) -> None:
         type=int,
         default=MOST_STEPS,
         metavar="N",
-        help="cut longer episodes off (default: %(default)s)",
+        help="truncate longer episodes (default: %(default)s)",
     )
     parser.add_argument(
-        "--render", action="store_true", help="show every state, in a window or as text"
+        "--render", action="store_true", help="render every state, in a window or as text"
     )
     parser.add_argument(
         "--video",
@@ -96,7 +98,7 @@ def evaluate(args: argparse.Namespace) -> int:
     print(f"  return: {interval(totals)}")
     print(f"  length: {interval(lengths)}")
     if any(cut):
-        print(f"  {sum(cut)} episodes were cut off after {args.max_episode_steps} steps")
+        print(f"  {sum(cut)} episodes were truncated after {args.max_episode_steps} steps")
     if args.video:
         render.write_gif(pathlib.Path(args.video), frames)
         print(f"  video: {args.video} ({len(frames)} states)")
@@ -114,7 +116,7 @@ def interval(values: Sequence[float]) -> str:
         half = stats.t.ppf(0.975, len(numbers) - 1) * std / math.sqrt(len(numbers))
         low, high = numbers.mean() - half, numbers.mean() + half
         text += f", 95 % interval {low:.3f} to {high:.3f}, standard deviation {std:.3f}"
-    return f"{text}, least {numbers.min():.3f}, most {numbers.max():.3f}"
+    return f"{text}, min {numbers.min():.3f}, max {numbers.max():.3f}"
 
 
 def _check_video(args: argparse.Namespace) -> None:

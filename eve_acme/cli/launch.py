@@ -31,38 +31,38 @@ def add_parser(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "launch",
-        help="train with actors, learner and replay as processes of their own",
+        help="train with actors, learner and replay in separate processes",
         description="Runs the agent as a Launchpad program: replay (Reverb), learner, actors,\n"
-        "evaluator, counter and coordinator. A process that dies is started again. Writes\n"
-        "config.json, summary.json, curve.png, episodes.csv, metrics.csv, evaluation.csv,\n"
-        "index.html ('eve watch DIR' serves it meanwhile), tensorboard/, logs/ and state/ (what\n"
-        "--resume needs) to DIR.",
+        "evaluator, counter and coordinator. Restarts processes that die. Writes config.json,\n"
+        "summary.json, curve.png, episodes.csv, metrics.csv, evaluation.csv, index.html\n"
+        "('eve watch DIR' serves it during the run), tensorboard/, logs/ and state/ (from which\n"
+        "--resume continues) to DIR.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("task", nargs="?", help="as for 'eve run' (default: deep_sea/0)")
-    parser.add_argument("--actors", type=int, metavar="N", help="how many (default: 2)")
+    parser.add_argument("--actors", type=int, metavar="N", help="number of actors (default: 2)")
     parser.add_argument(
         "--launch-type",
         choices=("local_mp", "local_mt"),
         default="local_mp",
-        help="processes that are started again when they die, or threads of this one",
+        help="processes, which are restarted when they die (default), or threads of this process",
     )
-    parser.add_argument("--steps", type=int, metavar="N", help="end after so many steps")
+    parser.add_argument("--steps", type=int, metavar="N", help="stop after N environment steps")
     parser.add_argument(
         "--ahead",
         type=int,
         metavar="N",
-        help="trajectories, of up to ten steps, that may be played and not read yet (default: 2); "
-        "more keep many actors busy, and make them act on older posteriors",
+        help="maximum number of trajectories, of up to ten steps each, that the learner has not "
+        "read (default: 2); with more, actors block less, and act on older posteriors",
     )
     parser.add_argument(
-        "--port", type=int, metavar="N", help="first of the ports to use (default: free ones)"
+        "--port", type=int, metavar="N", help="first of consecutive ports (default: any free ports)"
     )
     parser.add_argument(
         "--pin",
         action="store_true",
-        help="keep a core for learning, and all else away from it: for few cores and one run",
+        help="reserve one core for learning: for a machine with few cores and no other load",
     )
     options.add_metrics(parser)
     options.add_run(
@@ -180,10 +180,10 @@ def supervised(
                         received.append(signal.SIGPIPE)
                     if received and not asked:
                         asked = received[0]
-                        view.say("stopping: saving first")
+                        view.say("saving, then stopping")
                         supervisor.ask_to_end()
                     for _, name, code in supervisor.restarts[known:]:
-                        view.say(f"{name} died (code {code}) and was started again")
+                        view.say(f"{name} died (code {code}) and was restarted")
                     known = len(supervisor.restarts)
                     time.sleep(0.1)
     except GaveUp as error:
@@ -233,7 +233,10 @@ def show(run: Run) -> int:
     """Prints the run's outcome and the paths of its files; returns 1 if it failed, else 0."""
     path = run.directory / "summary.json"
     if not path.exists():
-        print(f"no summary; what was learnt is in {run.directory}/state", file=sys.stderr)
+        print(
+            f"no summary was written; the state of the run is in {run.directory}/state",
+            file=sys.stderr,
+        )
         return 0
     summary = json.loads(path.read_text())
     if summary["failed"]:
@@ -242,5 +245,5 @@ def show(run: Run) -> int:
     run_page.write(run.directory)
     title = f"{run.plan.label} on {run.plan.task}, seed {run.plan.seed}, {run.actors} actors"
     outcome.show(title, summary, run.directory)
-    print(f"  go on: eve launch --resume {run.directory} --episodes N")
+    print(f"  continue: eve launch --resume {run.directory} --episodes N")
     return 0

@@ -71,7 +71,7 @@ def _command(argv: list[str]) -> int:
         parser = _parser()
         args = parser.parse_args(words)
         if rest and not getattr(args, "passes_rest", False):
-            raise UsageError(f"--: got {rest}, allowed is nothing after it for this command")
+            raise UsageError(f"--: got {rest}, allowed is nothing after -- for this command")
         args.rest, args.parse = rest, parser.parse_args
         return args.command(args)
     except UsageError as error:

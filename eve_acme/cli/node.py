@@ -36,9 +36,10 @@ PORTS = {"counter": 7001, "replay": 7002, "reverb": 7003, "learner": 7004, "eval
 """Default ports of the servers; by default, each runs on a host with the name of its role."""
 ALIVE_SECONDS = 5.0
 
-EXAMPLES = """The run is described by the words of 'eve launch' (after --, or in EVE_LAUNCH), where
---actors is the most that may join and --out the folder that the node sees; or by --run FILE, a
-config.json to which "addresses" may be added. Options may also come from the environment:
+EXAMPLES = """The arguments of 'eve launch', after -- or in EVE_LAUNCH, describe the run. There,
+--actors is the maximum number of actors that may join, and --out the folder as this node sees it.
+Alternatively, --run FILE reads a config.json, which may also contain "addresses". These environment
+variables set the options that are not given:
   EVE_ROLE, EVE_INDEX, EVE_RUN, EVE_ADDRESSES, EVE_LAUNCH, EVE_OUT, EVE_ALIVE
 
 examples:
@@ -51,27 +52,27 @@ def add_parser(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "node",
-        help="one node of a run whose nodes are containers or hosts",
+        help="run one node of a distributed run, in a container or on a host",
         description="Runs one node of a distributed run: counter, replay, learner, evaluator,\n"
-        "coordinator, or one of the actors. SIGTERM makes it save and leave (exit code 143); the\n"
-        "run goes on when it is back. When the run ends, every node ends with exit code 0.",
+        "coordinator, or one of the actors. SIGTERM makes it save and exit with code 143; the run\n"
+        "continues once the node is restarted. At the end of the run all nodes exit with code 0.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--role", metavar="ROLE", help=f"one of {', '.join(ROLES)}")
     parser.add_argument(
-        "--index", metavar="I", help="of an actor; without it the counter gives it a free one"
+        "--index", metavar="I", help="index of an actor (default: the counter assigns a free one)"
     )
-    parser.add_argument("--run", metavar="FILE", help="JSON that describes the run")
+    parser.add_argument("--run", metavar="FILE", help="config.json of the run")
     parser.add_argument(
         "--addresses",
         metavar="NAME=HOST:PORT,...",
-        help=f"where the others listen, of {', '.join(PORTS)} (default: "
+        help=f"addresses of {', '.join(PORTS)} (default: "
         + ", ".join(f"{k}={v}" for k, v in default_addresses().items())
         + ")",
     )
     parser.add_argument(
-        "--alive", metavar="FILE", help="a file to touch every few seconds while all is well"
+        "--alive", metavar="FILE", help="file to touch every few seconds while the node is healthy"
     )
     options.add_metrics(parser)
     parser.set_defaults(command=node, passes_rest=True)
@@ -101,8 +102,8 @@ def node(args: argparse.Namespace) -> int:
     packages.require("eve node", *packages.ACME)
     if role != "coordinator" and args.metrics_port is not None:
         raise UsageError(
-            f"--metrics-port: got {args.metrics_port} for role {role}, allowed is it for the "
-            "coordinator, which knows of all"
+            f"--metrics-port: got {args.metrics_port} for role {role}, allowed is the role "
+            "coordinator, which polls all nodes"
         )
     with options.metrics_endpoint(args) as endpoint:
         if role != "actor":  # An actor has no folder.
@@ -176,7 +177,7 @@ def leased(counter: str) -> int:
     client = types.SimpleNamespace(address=counter)
     index = Remote("counter", client, threading.Event()).lease(socket.gethostname())
     if index is None:
-        raise RuntimeError("there are as many actors as --actors allows; no place for this one")
+        raise RuntimeError("the run already has as many actors as --actors allows")
     return index
 
 
@@ -185,13 +186,13 @@ def described(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Run
     file = args.run or environ.get("EVE_RUN")
     words = args.rest or shlex.split(environ.get("EVE_LAUNCH", ""))
     if file and words:
-        raise UsageError(f"--run: got {file!r}, allowed is none beside the words of 'eve launch'")
+        raise UsageError(f"--run: got {file!r}, allowed is either it or arguments of 'eve launch'")
     if file:
         return from_file(pathlib.Path(file))
     launch_args = runs.parse_words(args, words)
     out = launch_args.out or environ.get("EVE_OUT")
     if not out:
-        raise UsageError("--out: got none, allowed is the folder that the node sees")
+        raise UsageError("--out: got none, allowed is the run's folder as this node sees it")
     return runs.run_of(launch_args, pathlib.Path(out).absolute()), default_addresses()
 
 

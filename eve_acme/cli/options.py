@@ -127,7 +127,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-host",
         metavar="HOST",
-        help="on this address (default: 127.0.0.1; in a container 0.0.0.0)",
+        help="address to serve on (default: 127.0.0.1; in a container, use 0.0.0.0)",
     )
 
 
@@ -137,7 +137,7 @@ def metrics_endpoint(args: argparse.Namespace) -> Iterator[Any]:
     if args.metrics_port is None:
         if args.metrics_host is not None:
             raise UsageError(
-                f"--metrics-host: got {args.metrics_host!r}, allowed is it beside --metrics-port"
+                f"--metrics-host: got {args.metrics_host!r}, allowed is it with --metrics-port"
             )
         yield None
         return
@@ -201,7 +201,7 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(literals.whole(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"got {text!r}, allowed is such as 50,50") from None
+        raise argparse.ArgumentTypeError(f"got {text!r}, allowed is a list such as 50,50") from None
 
 
 def _show(value: Any) -> str:
@@ -220,7 +220,7 @@ def plan_of(args: argparse.Namespace) -> plan_lib.Plan:
         set_fields = given(args)
         if args.engine is not None or set_fields:
             name = "engine" if args.engine is not None else next(iter(set_fields))
-            raise UsageError(f"--{name}: got a value, allowed with --agent eve alone")
+            raise UsageError(f"--{name}: got a value, allowed with --agent eve only")
     episodes = (
         task.episodes
         if args.episodes is None

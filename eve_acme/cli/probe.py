@@ -42,15 +42,15 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "probe",
         help="plot visit counts against the posterior's spread on Deep Sea",
-        description="With the DIR of an 'eve run' or 'eve launch' on Deep Sea, reads what it "
-        "saved; without, plays uniformly random episodes on TASK while learning. Writes "
-        "probe.png, probe.csv and probe.json to OUT.",
+        description="Probes the agent of DIR, an 'eve run' or 'eve launch' on Deep Sea. Without "
+        "DIR, first trains an agent on uniformly random episodes of TASK. Writes probe.png, "
+        "probe.csv and probe.json to OUT.",
         epilog="example:  eve probe --out OUT",
     )
-    parser.add_argument("run", nargs="?", metavar="DIR", help="the run to look at")
+    parser.add_argument("run", nargs="?", metavar="DIR", help="folder of the run")
     parser.add_argument("--task", metavar="TASK", help="without DIR (default: deep_sea:size=30)")
     parser.add_argument(
-        "--episodes", type=int, metavar="N", help="random ones, without DIR (default: 100)"
+        "--episodes", type=int, metavar="N", help="random episodes, without DIR (default: 100)"
     )
     parser.add_argument("--seed", type=int, help="without DIR (default: 0)")
     parser.add_argument("--out", metavar="OUT", help="default: DIR/probe, or runs/probe")

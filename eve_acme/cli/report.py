@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
         epilog="example:  eve report results/exploration --html report.html",
     )
     parser.add_argument("results", nargs="+", metavar="RESULTS")
-    parser.add_argument("--html", metavar="FILE", help="write this page instead")
+    parser.add_argument("--html", metavar="FILE", help="write this HTML page instead")
     parser.set_defaults(command=run)
 
 

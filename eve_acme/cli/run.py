@@ -48,9 +48,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         help="train on a bsuite task and show the result",
-        description="Trains one agent on one bsuite task, in this process; writes config.json,\n"
-        "results.csv, episodes.csv, metrics.csv, summary.json, curve.png, a page of them all\n"
-        "(index.html; 'eve watch DIR' serves it meanwhile) and a checkpoint to DIR.",
+        description="Trains one agent on one task, in this process. Writes config.json,\n"
+        "results.csv, episodes.csv, metrics.csv, summary.json, curve.png, a page with all results\n"
+        "(index.html; 'eve watch DIR' serves it during the run) and a checkpoint to DIR.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -62,19 +62,21 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--env",
-        help="in the place of TASK, any environment with discrete actions: gymnasium:ID, gym:ID, "
-        "or package.module:function, which gives one of dm_env or Gymnasium",
+        help="instead of TASK, any environment with discrete actions: gymnasium:ID, gym:ID, or "
+        "package.module:function that returns an environment of dm_env or Gymnasium",
     )
-    parser.add_argument("--agent", choices=("eve", *NAMES), help="others than eve are bsuite's")
+    parser.add_argument(
+        "--agent", choices=("eve", *NAMES), help="eve (default), or a baseline of bsuite's"
+    )
     parser.add_argument(
         "--engine",
         choices=("embedded", "acme"),
-        help="lock-step in memory (default), or Acme's parts with a Reverb server",
+        help="embedded (default): lock-step, in memory; acme: Acme's components and Reverb",
     )
     parser.add_argument(
-        "--tensorboard", action="store_true", help="write the curves to DIR/tensorboard too"
+        "--tensorboard", action="store_true", help="also write metrics to DIR/tensorboard"
     )
-    parser.add_argument("--wandb", action="store_true", help="and to Weights & Biases")
+    parser.add_argument("--wandb", action="store_true", help="also log metrics to Weights & Biases")
     options.add_run(
         parser,
         out="runs/TASK-AGENT-seedSEED",
@@ -174,7 +176,7 @@ class _Run:
         if full is not None:
             resumable = (self._directory / checkpoint.LINK).exists()
             how = f"eve run --resume {self._directory}" if resumable else "a new run"
-            raise UsageError(f"{full}; with more room, go on by {how}")
+            raise UsageError(f"{full}; with more room, continue by {how}")
         return 0 if self._signal is None else 128 + self._signal
 
     def _play(self, quiet: bool) -> None:
@@ -233,7 +235,7 @@ class _Run:
         if self._signal is not None:
             raise KeyboardInterrupt
         self._signal = number
-        output.say("\nstopping as soon as it can be saved (again: at once)")
+        output.say("\nstopping at the next step that can be saved (press again to stop at once)")
 
     def _checkpoint(self) -> None:
         if self._engine.can_save:
@@ -271,4 +273,4 @@ class _Run:
         run_page.write(self._directory)
         outcome.show(self._title, summary, self._directory)
         if (self._directory / checkpoint.LINK).exists():
-            print(f"  go on: eve run --resume {self._directory} --episodes N")
+            print(f"  continue: eve run --resume {self._directory} --episodes N")

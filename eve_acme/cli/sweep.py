@@ -49,23 +49,23 @@ def add_parser(commands: Any) -> None:
         "--out DIR -- --episodes 600 --stop-when-solved",
     )
     parser.add_argument("tasks", nargs="+", metavar="TASK|FILE.toml")
-    parser.add_argument("--agents", metavar="A,A", help="of eve, dqn, boot_dqn, random")
     parser.add_argument(
-        "--settings", metavar="S,S", help="of EVE: presets and FIELD=VALUE, joined by + (default)"
+        "--agents", metavar="A,A", help="agents: eve, dqn, boot_dqn, random (default: eve)"
+    )
+    parser.add_argument(
+        "--settings", metavar="S,S", help="of EVE: presets and FIELD=VALUE, joined by +"
     )
     parser.add_argument("--seeds", help="such as 0-4 or 0,3 (default: 0-4)")
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="runs at a time (default: one for each core)"
     )
     parser.add_argument(
-        "--hours", type=float, metavar="H", help="start nothing that is not done by then"
+        "--hours", type=float, metavar="H", help="start no run that would end later"
     )
     parser.add_argument("--out", required=True, metavar="DIR")
-    parser.add_argument("--only", type=int, metavar="I", help="the run with this index alone")
-    parser.add_argument("--slurm", metavar="FILE", help="write a Slurm array script, run nothing")
-    parser.add_argument(
-        "--kubernetes", metavar="FILE", help="write an indexed Job as JSON, run nothing"
-    )
+    parser.add_argument("--only", type=int, metavar="I", help="run only the run with index I")
+    parser.add_argument("--slurm", metavar="FILE", help="write a Slurm array script instead")
+    parser.add_argument("--kubernetes", metavar="FILE", help="write an indexed Job as JSON instead")
     parser.set_defaults(command=run, passes_rest=True)
 
 
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"table: {path}", file=sys.stderr)
         print(overview.markdown(table.read(path)))
     if left_over:
-        print(f"not started, for want of time: {len(left_over)} runs; call it again:")
+        print(f"not started within --hours: {len(left_over)} runs; call it again:")
         for left_run in left_over[:20]:
             print(f"  {left_run.out}")
     return 1 if failed else 0
@@ -120,7 +120,7 @@ def _spec(args: argparse.Namespace) -> sweeps.Spec:
         given = [name for name in ("agents", "settings", "seeds") if getattr(args, name)]
         if len(args.tasks) > 1 or given or args.rest:
             what = f"--{given[0]}" if given else "more words"
-            raise UsageError(f"FILE: got {what} beside {args.tasks[0]!r}, allowed is it alone")
+            raise UsageError(f"FILE: got {what} beside {args.tasks[0]!r}, allowed is FILE alone")
         return sweeps.from_file(args.tasks[0])
     values: dict[str, Any] = dict(tasks=tuple(args.tasks), options=tuple(args.rest))
     for name in ("agents", "settings"):

@@ -166,7 +166,7 @@ def _from_registry(package: str, name: str, **make: Any) -> Any:
         module = importlib.import_module(package)
     except ImportError:
         raise UsageError(
-            f"env: got '{package}:{name}', allowed once the package is there "
+            f"env: got '{package}:{name}', allowed once the package is installed "
             f"(pip install {package})"
         ) from None
     module_name, separator, _ = name.partition(":")
@@ -180,7 +180,7 @@ def _from_registry(package: str, name: str, **make: Any) -> Any:
         except ImportError:
             install = dict(PACKAGES.values()).get(module_name, module_name)
             raise UsageError(
-                f"env: got '{package}:{name}', allowed once the package is there "
+                f"env: got '{package}:{name}', allowed once the package is installed "
                 f"(pip install {install})"
             ) from None
     try:

@@ -62,7 +62,9 @@ def build(directory: pathlib.Path, refresh: int | None = None) -> str:
     goal = plan.episodes if summary is None or not summary.get("finished") else 2 * plan.episodes
     if plan.agent == "eve":
         again = f"eve {command} --resume {directory} --episodes {goal}\neve probe {directory}"
-        sections.append(page.Section("Go on, and probe the posterior", page.preformatted(again)))
+        sections.append(
+            page.Section("Continue the run, and probe the posterior", page.preformatted(again))
+        )
     config = json.dumps(read_sealed_json(directory / "config.json"), indent=2)
     sections.append(page.Section("Config", page.preformatted(config)))
     return page.page(title, state, sections, refresh)

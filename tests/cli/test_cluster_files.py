@@ -193,7 +193,7 @@ def test_a_slurm_job_survives_a_step_and_runs_to_its_end(tmp_path, cluster):
     job = submit(script)
     said = finish(job, 240)
     assert job.returncode == 0, said
-    assert f"learner on {cluster[1]} ended with 9, and is started again" in said
+    assert f"learner on {cluster[1]} exited with code 9; restarting it" in said
     summary = check_accounts(out)
     assert summary["finished"] and summary["episodes"] == 40
     found = steps(tmp_path)
@@ -219,4 +219,4 @@ def test_a_slurm_job_ends_at_its_limit_or_if_its_input_is_bad(tmp_path, cluster)
     job = submit(script)
     said = finish(job, 60)
     assert job.returncode == 2, said
-    assert "started again" not in said
+    assert "restarting" not in said

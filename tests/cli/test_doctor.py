@@ -15,7 +15,7 @@ from eve_acme.cli.main import main
 def test_a_whole_installation_is_one_screen_and_code_zero(capsys):
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "all works" and len(lines) <= 24
+    assert lines[-1] == "no problems" and len(lines) <= 24
     names = {line[6:18].strip() for line in lines if not line.startswith(" ")}
     assert names >= {"Python", "JAX", "Acme", "Reverb", "Launchpad", "ports", "disk", "cores"}
 
@@ -27,7 +27,7 @@ def test_what_does_not_load_is_named_with_what_to_do(monkeypatch, capsys):
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "BAD   Launchpad    does not load: ModuleNotFoundError" in out
-    assert "-> Python 3.10 on Linux x86_64, and pip install" in out and "1 to mend" in out
+    assert "-> Python 3.10 on Linux x86_64, and pip install" in out and "problems: 1" in out
 
 
 def test_disk_limits_and_autogroup_are_judged(monkeypatch, tmp_path):

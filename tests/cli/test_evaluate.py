@@ -83,7 +83,7 @@ def test_bad_input_is_one_line(words, field, deep_sea, tmp_path, monkeypatch, ca
 
 def test_an_episode_without_end_is_cut_off_and_said(deep_sea, capsys):
     assert main(["evaluate", str(deep_sea), "--episodes", "2", "--max-episode-steps", "2"]) == 0
-    assert "2 episodes were cut off after 2 steps" in capsys.readouterr().out
+    assert "2 episodes were truncated after 2 steps" in capsys.readouterr().out
 
 
 def test_an_agent_without_a_run_needs_an_environment(deep_sea, tmp_path, capsys):

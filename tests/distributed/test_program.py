@@ -146,7 +146,7 @@ def test_chaos(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     killed = [line.split()[0] for line in result.stdout.splitlines()[1:6]]
     assert {name.split("-")[0] for name in killed} >= {"replay", "learner"}
-    assert "all went on, nothing lost, n exact" in result.stdout
+    assert "all recovered, no step lost, n exact" in result.stdout
     check_accounts(tmp_path / "run")
 
 
@@ -211,7 +211,7 @@ def test_a_loss_that_diverges_ends_the_run_at_once(tmp_path, monkeypatch, kind):
     (line,) = [line for line in text.splitlines() if line.startswith("eve: loss: ")]
     assert line.startswith("eve: loss: got ") and f"are in {out}/diverged.npz" in line
     assert f"the last good checkpoint is {out}/state/learner/{max(good)}" in line
-    assert "Traceback" not in text and "started again" not in text and "died" not in text
+    assert "Traceback" not in text and "restarted" not in text and "died" not in text
     after = {path.name: path.read_bytes() for path in (out / "state" / "learner").iterdir()}
     assert after == good
     with np.load(out / "diverged.npz") as batch:
@@ -236,7 +236,7 @@ def test_a_reward_that_is_no_number_ends_the_run_at_once(tmp_path, monkeypatch):
         r"allowed is a finite number \((actor|evaluator)-0\)",
         line,
     )
-    assert "Traceback" not in text and "started again" not in text and "died" not in text
+    assert "Traceback" not in text and "restarted" not in text and "died" not in text
     assert json.loads((out / "summary.json").read_text())["episodes"] <= 2
 
 
@@ -250,7 +250,7 @@ def test_a_thread_that_cannot_live_ends_the_run(tmp_path):
     text = finish(process)
     assert process.returncode == 1, first + text
     (line,) = [line for line in text.splitlines() if "eve: " in line]
-    assert "eve: a node died (" in line and f"to go on: eve launch --resume {out}" in line
+    assert "eve: a node died (" in line and f"to continue: eve launch --resume {out}" in line
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):

@@ -19,7 +19,7 @@ EXAMPLES = """examples:
   eve bench --all-cores                     the same on all cores
   eve bench --tasks deep_sea:size=30 --agents eve,dqn --repeats 11
   eve bench soak --steps 1000000            does memory stay flat?
-  eve bench soak --launch                   and that of processes that are killed meanwhile?
+  eve bench soak --launch                   the same for 'eve launch', whose nodes are killed
   eve bench distributed                     our Launchpad program beside stock Acme's
   eve bench scaling                         1 to 8 actors, with the rate limiter on and off
   eve bench hosts                           the program on one, two and three hosts (as root)
@@ -40,28 +40,32 @@ def add_parser(commands: Any) -> None:
         description="embedded: microseconds for each environment step with all of its learning, "
         "contenders taking\nturns in processes of their own, and where EVE's time goes. soak: "
         "resident memory over a long run.\nprofile: Python's and XLA's profile of EVE. "
-        "distributed: our Launchpad program beside\nstock Acme's. scaling: what more actors "
-        "bring and cost. hosts: environment steps a second on several\nhosts, which are network "
+        "distributed: our Launchpad program beside\nstock Acme's. scaling: rates with more "
+        "actors. hosts: environment steps a second on several\nhosts, which are network "
         "namespaces.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("what", nargs="?", choices=BENCHMARKS, default="embedded")
-    parser.add_argument("--quick", action="store_true", help="a tiny run: that it works, not what")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tiny run, whose figures mean nothing"
+    )
     parser.add_argument("--all-cores", action="store_true", help="do not pin to one core")
     parser.add_argument(
         "--tasks", type=_names, metavar="TASK,TASK", help="default: those of the benchmark"
     )
     parser.add_argument("--agents", type=_names, metavar="NAME,NAME", help="default: all")
-    parser.add_argument("--repeats", type=int, metavar="N", help="turns of each (default: 9)")
+    parser.add_argument(
+        "--repeats", type=int, metavar="N", help="turns of each contender (default: 9)"
+    )
     parser.add_argument(
         "--steps",
         type=int,
         metavar="N",
-        help="of soak (100000; with --launch 500000), profile (1000)",
+        help="steps of soak (default: 100000; with --launch 500000) and profile (1000)",
     )
     parser.add_argument(
-        "--launch", action="store_true", help="soak: 'eve launch', whose nodes are killed meanwhile"
+        "--launch", action="store_true", help="soak: run 'eve launch', and kill its nodes"
     )
     parser.add_argument("--out", metavar="DIR", help="default: runs/bench-WHAT")
     parser.set_defaults(command=run)
