@@ -162,31 +162,28 @@ def _check_specs(environment: dm_env.Environment) -> None:
 
 
 def _from_registry(package: str, name: str, **make: Any) -> Any:
-    try:
-        module = importlib.import_module(package)
-    except ImportError:
-        raise UsageError(
-            f"env: got '{package}:{name}', allowed once the package is installed "
-            f"(pip install {package})"
-        ) from None
+    module = _imported(package, package, f"{package}:{name}")
     module_name, separator, _ = name.partition(":")
     begin = name.replace("/", "-").partition("-")[0]
     if not separator and begin in PACKAGES and name not in getattr(module, "registry", {}):
         module_name, separator = PACKAGES[begin][0], ":"
         name = f"{module_name}:{name}"
     if separator:
-        try:
-            importlib.import_module(module_name)
-        except ImportError:
-            install = dict(PACKAGES.values()).get(module_name, module_name)
-            raise UsageError(
-                f"env: got '{package}:{name}', allowed once the package is installed "
-                f"(pip install {install})"
-            ) from None
+        install = dict(PACKAGES.values()).get(module_name, module_name)
+        _imported(module_name, install, f"{package}:{name}")
     try:
         return module.make(name, **make)
     except module.error.UnregisteredEnv as error:
         raise InputError(f"{error} (of another package: {package}:PACKAGE:ID)") from None
+
+
+def _imported(module: str, package: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UsageError(
+            f"env: got {name!r}, allowed once the package is installed (pip install {package})"
+        ) from None
 
 
 def _from_function(module: str, name: str, seed: int) -> Any:
