@@ -65,6 +65,8 @@ def add_parser(commands: Any) -> None:
 
 def evaluate(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    import jax
+
     from eve_acme.saved import load
 
     episodes = options.whole("episodes", args.episodes)
@@ -86,10 +88,9 @@ def evaluate(args: argparse.Namespace) -> int:
             f"{agent.network.num_actions}"
         )
     try:
-        played = [
-            _episode(agent, environment, args.max_episode_steps, _keys(args.sample, seed, i))
-            for i in range(episodes)
-        ]
+        key = jax.random.PRNGKey(seed)
+        keys = [jax.random.fold_in(key, i) if args.sample else None for i in range(episodes)]
+        played = [_episode(agent, environment, args.max_episode_steps, key) for key in keys]
     except InputError as error:
         raise UsageError(f"env: {name!r} does not fit the agent: {error}") from None
     how = "posterior samples" if args.sample else "greedy"
@@ -146,41 +147,36 @@ def _task_and_seed(args: argparse.Namespace) -> tuple[str, int]:
 
 
 def _environment(args: argparse.Namespace, task: tasks.Task, seed: int, frames: list[Any]) -> Any:
-    def keep(frame: Any) -> None:
-        if len(frames) < render.MOST_FRAMES:
+    """Loads the task; each state is kept in `frames` for `--video`, or printed for `--render`."""
+
+    def show(frame: Any) -> None:
+        if not args.video:
+            print(render.as_text(frame), flush=True)
+        elif len(frames) < render.MOST_FRAMES:
             frames.append(frame)
 
-    if args.video:
-        raw = render.load(task, seed, render.VIDEO, keep)
-    elif args.render:
-        raw = render.load(
-            task, seed, render.SCREEN, lambda frame: print(render.as_text(frame), flush=True)
-        )
-    else:
-        raw = tasks.load(task, seed)
-    return tasks.compact(task, raw)
+    if not args.video and not args.render:
+        return tasks.compact(task, tasks.load(task, seed))
+    modes = render.VIDEO if args.video else render.SCREEN
+    return tasks.compact(task, render.load(task, seed, modes, show))
 
 
-def _keys(sample: bool, seed: int, episode: int) -> Any:
-    """Returns a function from the number of a posterior sample to its key; None for greedy play."""
+def _episode(agent: Any, environment: Any, most: int, key: Any) -> tuple[float, int, bool]:
+    """Plays one episode, on posterior samples if `key` is not None.
+
+    Returns:
+      its return, its length, and whether it was truncated.
+    """
     import jax
 
-    if not sample:
-        return None
-    key = jax.random.fold_in(jax.random.PRNGKey(seed), episode)
-    return lambda number: jax.random.fold_in(key, number)
-
-
-def _episode(agent: Any, environment: Any, most: int, keys: Any) -> tuple[float, int, bool]:
-    """Plays one episode; returns its return, its length, and whether it was cut off."""
     check = TimestepCheck(agent.observation_spec)
     timestep = environment.reset()
     check(timestep, 0)
     total, length, every = 0.0, 0, agent.config.renew_steps
     act = agent.policy()
     while not timestep.last() and length < most:
-        if keys is not None and (length == 0 or (every and length % every == 0)):
-            act = agent.policy(keys(length))
+        if key is not None and (length == 0 or (every and length % every == 0)):
+            act = agent.policy(jax.random.fold_in(key, length))
         timestep = environment.step(act(timestep.observation))
         length += 1
         check(timestep, length)

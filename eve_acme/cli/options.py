@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from eve_acme.cli import settings
@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
         for kind, parse in ((int, literals.whole), (float, literals.number)):
-            self.register("type", kind, _argument(parse))
+            self.register("type", kind, parse)
 
     def error(self, message: str) -> Any:
         raise UsageError(f"{message} (see '{self.prog} --help')")
@@ -183,18 +183,6 @@ def label(args: argparse.Namespace) -> list[str]:
 def config_of(args: argparse.Namespace) -> EVEConfig:
     """Returns the config of the options; raises UsageError."""
     return EVEConfig(**given(args))
-
-
-def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Wraps a parser of values so that argparse prints the message of its ValueError."""
-
-    def argument(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return argument
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:
