@@ -63,7 +63,7 @@ def write_manifests(args: argparse.Namespace) -> int:
                 )
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            write_atomically(directory / name, (head + text).encode())
+            write_atomically(directory / name, text.encode())
     print(f"wrote {', '.join(texts)}; next: kubectl apply -k {shlex.quote(args.out)}")
     return 0
 

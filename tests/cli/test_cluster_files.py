@@ -14,7 +14,7 @@ from eve_acme.cli.main import main
 from eve_acme.config import EVEConfig
 from eve_acme.distributed import hosts
 
-FOLDER = ROOT / "docker" / "kubernetes"
+FOLDER = ROOT / "eve_acme" / "cli" / "kubernetes"
 
 
 def test_the_manifests_of_the_repository_are_those_of_the_defaults(tmp_path, capsys):
@@ -23,7 +23,7 @@ def test_the_manifests_of_the_repository_are_those_of_the_defaults(tmp_path, cap
     assert f"next: kubectl apply -k {out}" in capsys.readouterr().out
     assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in FOLDER.glob("*.yaml"))
     for path in out.iterdir():
-        hint = "./eve cluster manifests --out docker/kubernetes"
+        hint = "the defaults of `manifests.files` are not those of the files"
         assert path.read_text() == (FOLDER / path.name).read_text(), hint
     assert main(["cluster", "manifests", "--out", str(out), "--actors", "3"]) == 0  # Again.
 
