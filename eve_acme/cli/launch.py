@@ -1,6 +1,7 @@
 """`eve launch`: runs the agent as a Launchpad program, whose processes restart and resume."""
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 from eve_acme.cli import options, outcome, runs, settings
 from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run
+from eve_acme.distributed.program import ADDRESSES
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
 from eve_acme.errors import UsageError
 from eve_acme.experiments import devices, packages, run_page
@@ -195,37 +197,27 @@ def supervised(
     return 128 + asked if asked else 0
 
 
-def free_addresses(first_port: int | None, host: str = "localhost") -> dict[str, str]:
-    """Returns an address for each server of the program; raises UsageError.
+def free_addresses(first_port: int | None) -> dict[str, str]:
+    """Returns an address on this host for each server of the program; raises UsageError.
 
     Args:
       first_port: first of consecutive ports; None takes any free ports.
-      host: host of all addresses.
     """
-    from eve_acme.distributed.program import ADDRESSES
-
-    names = list(ADDRESSES.values())
-    sockets, addresses = [], {}
-    try:
-        for i, name in enumerate(names):
+    addresses, count = {}, len(ADDRESSES)
+    if first_port is not None:
+        options.whole("port", first_port, 1024, 2**16 - count)
+    with contextlib.ExitStack() as sockets:
+        for i, name in enumerate(ADDRESSES.values()):
             port = 0 if first_port is None else first_port + i
-            if not 0 <= port < 2**16 or (first_port is not None and first_port < 1024):
-                raise UsageError(
-                    f"--port: got {first_port}, allowed is 1024 to {2**16 - len(names)}"
-                )
-            sock = socket.socket()
-            sockets.append(sock)
+            sock = sockets.enter_context(socket.socket())
             try:
                 sock.bind(("", port))
             except OSError:
                 raise UsageError(
-                    f"--port: got {first_port}, allowed is one from which {len(names)} ports are "
-                    f"free ({port} is in use)"
+                    f"--port: got {first_port}, allowed is one from which {count} ports are free "
+                    f"({port} is in use)"
                 ) from None
-            addresses[name] = f"{host}:{sock.getsockname()[1]}"
-    finally:
-        for sock in sockets:
-            sock.close()
+            addresses[name] = f"localhost:{sock.getsockname()[1]}"
     return addresses
 
 

@@ -12,17 +12,6 @@ from eve_acme.experiments import overview, page, scores, table, tasks
 from eve_acme.experiments.figures import FIGURES, Request, deep_sea, draw, settings, style
 from eve_acme.experiments.figures.curves import tasks_of
 
-TITLES = dict(
-    radar="Capabilities",
-    scores="bsuite's scores",
-    failures="Deep Sea: bad episodes",
-    sizes="Deep Sea: sizes",
-    encodings="Deep Sea: encodings",
-    spread="Visits against posterior spread",
-    ablations="Ablations",
-    sensitivity="Sensitivity",
-    curves="Learning curves",
-)
 NOTES = ("*.md", "*.toml", "*.txt")
 """Files beside a table that document its commands and commits; NAME.toml beside the folder NAME
 (the sweep) counts as one."""
@@ -55,13 +44,13 @@ def report(frame: pd.DataFrame, folders: tuple[pathlib.Path, ...]) -> str:
 
 def _figures(request: Request) -> Iterator[page.Section]:
     """Yields all figures that the data allow."""
-    for name in FIGURES:
+    for name, figure in FIGURES.items():
         for one in _requests(name, request):
             try:
                 drawn = draw(name, one)
             except UsageError:  # These results have no such data.
                 continue
-            title = TITLES[name] + (f": {one.task}" if one.task else "")
+            title = figure.title + (f": {one.task}" if one.task else "")
             wide = drawn.get_size_inches()[0] > 7
             yield page.Section(title, page.figure(drawn, title), wide)
 
