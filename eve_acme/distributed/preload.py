@@ -18,6 +18,7 @@ MODULES = (
     "eve_acme.distributed.coordinator",
     "eve_acme.experiments.plots",
     "matplotlib.backends.backend_agg",
+    "matplotlib.pyplot",
 )
 
 with contextlib.redirect_stderr(io.StringIO()):  # Gym prints a notice.
