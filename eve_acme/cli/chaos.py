@@ -59,8 +59,8 @@ def add_parser(commands: Any) -> None:
         "processes, the time until the run recovered, and the number of lost steps.",
     )
     parser.add_argument("task", nargs="?", default="deep_sea:size=6")
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="default: 20")
-    parser.add_argument("--actors", type=int, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="number (default: 20)")
+    parser.add_argument("--actors", type=int, default=2, metavar="N", help="number (default: 2)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the run and of the kills")
     parser.add_argument(
         "--roles",

@@ -38,14 +38,14 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "spread",
         help="plot the posterior's spread of tried and untried actions on Deep Sea",
-        description="Trains on a Deep Sea and measures, every so many episodes, over all visited "
-        "states, the posterior standard deviation of values of tried and of untried actions. "
-        "Writes spread.csv and spread.png to DIR.",
+        description="Trains on a Deep Sea and measures at intervals the posterior standard "
+        "deviation of the values of tried and of untried actions, averaged over all visited "
+        "states. Writes spread.csv and spread.png to DIR.",
         epilog="example:  eve spread deep_sea:size=50 --episodes 1000 --out DIR",
     )
     parser.add_argument("task", nargs="?", default="deep_sea:size=20")
     parser.add_argument("--episodes", type=int, default=400, metavar="N")
-    parser.add_argument("--every", type=int, default=20, metavar="N", help="how often to measure")
+    parser.add_argument("--every", type=int, default=20, metavar="N", help="interval in episodes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", required=True, metavar="DIR")
     options.add_config(parser)

@@ -37,8 +37,8 @@ def add_parser(commands: Any) -> None:
         help="run agents, settings, tasks and seeds, and print the table",
         description="Runs all combinations, N at a time, into DIR/AGENT-SETTING/TASK-seedSEED, and "
         "writes DIR/table.csv.gz. Call it again after any interruption: finished runs are kept, "
-        "and runs of EVE that were interrupted resume. Runs that DIR's table has as finished are "
-        "done even without their folders: the table alone carries a sweep to another machine. "
+        "and runs of EVE that were interrupted resume. A run that DIR's table lists as finished "
+        "counts as done without its folder: the table alone continues a sweep on another machine. "
         "TASK may be the name of a set: "
         "exploration (62 tasks), bsuite (468), bsuite-lite (every fourth id), encodings, or one of "
         "bsuite's experiments (deep_sea, cartpole_swingup, ...). Instead of tasks, FILE.toml may "
@@ -53,16 +53,18 @@ def add_parser(commands: Any) -> None:
         "--agents", metavar="A,A", help="agents: eve, dqn, boot_dqn, random (default: eve)"
     )
     parser.add_argument(
-        "--settings", metavar="S,S", help="of EVE: presets and FIELD=VALUE, joined by +"
+        "--settings",
+        metavar="S,S",
+        help="of EVE: presets and FIELD=VALUE, joined by + (default: default)",
     )
     parser.add_argument("--seeds", help="such as 0-4 or 0,3 (default: 0-4)")
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="runs at a time (default: one for each core)"
     )
     parser.add_argument(
-        "--hours", type=float, metavar="H", help="start no run that would end later"
+        "--hours", type=float, metavar="H", help="start no run that would end after H hours"
     )
-    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the sweep")
     parser.add_argument("--only", type=int, metavar="I", help="run only the run with index I")
     parser.add_argument("--slurm", metavar="FILE", help="write a Slurm array script instead")
     parser.add_argument("--kubernetes", metavar="FILE", help="write an indexed Job as JSON instead")
