@@ -23,7 +23,7 @@ def deep_sea(tmp_path_factory):
 def test_the_interval_is_students():
     """Of 1, 2, 3, 4: mean 2.5, s = 1.2910, t(3) = 3.1824, so 2.5 -+ 3.1824 * 1.2910 / 2."""
     assert interval([1, 2, 3, 4]).startswith("mean 2.500, 95 % interval 0.446 to 4.554, ")
-    assert interval([7]) == "mean 7.000, least 7.000, most 7.000"
+    assert interval([7]) == "mean 7.000, min 7.000, max 7.000"
 
 
 @pytest.mark.parametrize("command,more", [("evaluate", []), ("enjoy", ["--sample"])])

@@ -184,9 +184,9 @@ def seeds(number: int) -> str:
     return f"{number} seed" if number == 1 else f"{number} seeds"
 
 
-def png(figure: Any) -> bytes:
+def png(figure: Any, dpi: int = 150) -> bytes:
     """Returns the figure as a PNG."""
-    return _drawn(figure, "png", dpi=150)
+    return _drawn(figure, "png", dpi=dpi)
 
 
 def save(figure: Any) -> dict[str, bytes]:
