@@ -244,10 +244,9 @@ def prepare_directory(run: Run, role: str) -> None:
     """Makes the folder; the coordinator checks an existing config.json, and writes it."""
     with writing("--out", run.directory):
         run.directory.mkdir(parents=True, exist_ok=True)
-        path = run.directory / "config.json"
         if role != "coordinator":
             return
-        if path.exists():
+        if (run.directory / "config.json").exists():
             _check_same(run)
         runs.check_room(run)
         runs.write_config(run)
