@@ -1,20 +1,20 @@
 """The errors that users see."""
 
 
-class _Detailed(Exception):
-    """An error of one line; `details` is a traceback for whoever has to mend its cause."""
+class UsageError(Exception):
+    """Bad input: the message names the field, the value and what is allowed. Exit code 2.
+
+    Attributes:
+      details: the traceback of third-party code that caused the error; empty if there is none.
+    """
 
     def __init__(self, message: object, details: str = ""):
         super().__init__(str(message))
         self.details = details or getattr(message, "details", "")
 
 
-class UsageError(_Detailed):
-    """Bad input: the message names the field, the value and what is allowed. Exit code 2."""
-
-
-class InputError(_Detailed, ValueError):
-    """Data from outside do not fit. The message names what came, what is allowed, and where."""
+class InputError(UsageError, ValueError):
+    """Data from an environment or a file do not fit; the message also names their source."""
 
 
 class Diverged(ArithmeticError):
@@ -25,6 +25,6 @@ class Diverged(ArithmeticError):
         self.path = path
 
 
-class ConfigError(ValueError):
+class ConfigError(UsageError, ValueError):
     """A hyper-parameter has a value that is not allowed. The message names the field, the value and
     the allowed values."""

@@ -4,14 +4,19 @@ JSON files have the checksum as a field, other files in their first line, and a 
 a list of checksums (`checksums.json`).
 """
 
+import contextlib
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import pathlib
+import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from eve_acme.errors import InputError
+from eve_acme.errors import InputError, UsageError
 
 CHECKSUM = "checksum"
 LIST = "checksums.json"
@@ -37,7 +42,7 @@ def disk_full(directory: pathlib.Path, how: str) -> str:
     """
     return (
         f"the disk of {str(directory)!r} is full; what was saved there is safe: make room, then "
-        f"go on by {how}"
+        f"continue by {how}"
     )
 
 
@@ -53,6 +58,55 @@ def write_atomically(path: pathlib.Path, data: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def writing(field: str, path: object) -> Iterator[None]:
+    """Turns an OSError of the block into a UsageError.
+
+    Args:
+      field: the command-line option that the message names.
+      path: the file or folder that the block writes.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(
+            f"{field}: got {str(path)!r}, allowed is a path that can be written ({reason})"
+        ) from None
+
+
+def write_csv(path: pathlib.Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Writes a CSV file atomically.
+
+    Args:
+      path: the file.
+      header: names of the columns.
+      rows: the values of each row.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue().encode())
+
+
+def read_toml(field: str, path: str) -> dict[str, Any]:
+    """Reads a TOML file; raises UsageError.
+
+    Args:
+      field: the command-line option that the message names.
+      path: the file.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError) as error:  # TOML's and Unicode's errors are ValueErrors.
+        raise UsageError(f"{field}: got {path!r}, allowed is a TOML file ({error})") from None
 
 
 def write_sealed(path: pathlib.Path, data: bytes, belongs: str) -> None:

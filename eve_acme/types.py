@@ -6,6 +6,8 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from eve_acme.errors import UsageError
+
 Array = jax.Array
 HostArray = npt.NDArray[Any]
 """A NumPy array."""
@@ -27,7 +29,7 @@ class Episode(NamedTuple):
     total: float
 
 
-class ReplayFull(MemoryError):
+class ReplayFull(UsageError, MemoryError):
     """Replay would exceed `replay_megabytes`. The message says what to change."""
 
 

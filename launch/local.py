@@ -5,11 +5,11 @@ program of the builder's parts (`eve_acme.distributed.program.make_program`), an
 restarts processes that die. It writes its results to runs/local.
 """
 
-import pathlib
 import sys
 
 from eve_acme import EVEConfig
-from eve_acme.cli.launch import free_addresses, show, supervised, write_config
+from eve_acme.cli.launch import free_addresses, show, supervised
+from eve_acme.cli.runs import opened
 from eve_acme.distributed.node import Run
 from eve_acme.experiments.plan import Plan, new_directory
 
@@ -27,10 +27,9 @@ def main(task: str = "deep_sea:size=10", actors: int = 2, out: str | None = None
         config=EVEConfig(),
     )
     directory = new_directory(out, "runs/local").absolute()
-    directory.mkdir(parents=True, exist_ok=True)
-    run = Run(plan, actors, pathlib.Path(directory))
-    write_config(run)
-    return supervised(run, free_addresses(None), quiet=False) or show(run)
+    run = Run(plan, actors, directory)
+    with opened(run):
+        return supervised(run, free_addresses(None), quiet=False) or show(run)
 
 
 if __name__ == "__main__":

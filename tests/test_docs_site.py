@@ -87,7 +87,7 @@ def find(path: str) -> list[pathlib.Path]:
         "eve_acme/core",
         "eve_acme/distributed",
         "docker",
-        "docker/kubernetes",
+        "eve_acme/cli/kubernetes",
     )
     return [file for folder in folders for file in (ROOT / folder).glob(path)]
 
@@ -118,7 +118,11 @@ def test_the_table_of_where_to_change_what_names_what_is_there():
     [
         ("README.md", "[Library](docs/library.md#logs)", "[Library](library.md#logs)"),
         ("docs/library.md", "[top](../README.md)", "[top](index.md)"),
-        ("docker/README.md", "[its README](kubernetes/README.md)", "[its README](kubernetes.md)"),
+        (
+            "docker/README.md",
+            "[their README](kubernetes/README.md)",
+            "[their README](kubernetes.md)",
+        ),
         ("docs/library.md", "[configs/](../configs)", "configs/"),  # in the repository alone
         ("docs/library.md", "[none](none.md)", "[none](none.md)"),  # mkdocs reports it
         ("docs/library.md", "[paper](https://a.b/c) [x](#y)", "[paper](https://a.b/c) [x](#y)"),

@@ -79,12 +79,12 @@ def test_the_builder_without_acme_says_what_to_install():
 
 
 REFUSED = {
-    "run bandit/0 --engine acme --out {out}": "--engine acme: allowed once acme is there",
-    "run bandit/0 --agent dqn --out {out}": "--agent dqn: allowed once rlax is there",
-    "launch bandit/0 --out {out}": "eve launch: allowed once acme is there",
-    "chaos --out {out}": "eve chaos: allowed once acme is there",
-    "node --role actor -- bandit/0 --out {out}": "eve node: allowed once acme is there",
-    "bench distributed --out {out}": "eve bench distributed: allowed once acme is there",
+    "run bandit/0 --engine acme --out {out}": "--engine acme: allowed once acme is installed",
+    "run bandit/0 --agent dqn --out {out}": "--agent dqn: allowed once rlax is installed",
+    "launch bandit/0 --out {out}": "eve launch: allowed once acme is installed",
+    "chaos --out {out}": "eve chaos: allowed once acme is installed",
+    "node --role actor -- bandit/0 --out {out}": "eve node: allowed once acme is installed",
+    "bench distributed --out {out}": "eve bench distributed: allowed once acme is installed",
 }
 """Commands that a plain install cannot run, and what each says, in one line, before it writes."""
 

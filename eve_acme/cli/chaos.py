@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from eve_acme.cli import launch as launch_lib
+from eve_acme.cli import options, runs
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.supervise import (
     DEATHS_SECONDS,
@@ -24,7 +25,7 @@ from eve_acme.distributed.supervise import (
 from eve_acme.errors import UsageError
 from eve_acme.experiments import packages
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.experiments.folder import locked
+from eve_acme.experiments.status import read_status
 from eve_acme.replay import journal
 
 RECOVERY_SECONDS = 90.0
@@ -53,44 +54,47 @@ def add_parser(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "chaos",
-        help="kill processes of a running program and see it go on",
-        description="Launches a run, kills a random process of it again and again, and prints what "
-        "was killed, how long it took until work went on, and whether a step was lost.",
-        allow_abbrev=False,
+        help="kill processes of a run and check that it recovers",
+        description="Launches a run and repeatedly kills a random process of it. Prints the killed "
+        "processes, the time until the run recovered, and the number of lost steps.",
     )
     parser.add_argument("task", nargs="?", default="deep_sea:size=6")
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="default: 20")
-    parser.add_argument("--actors", type=int, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--seed", type=int, default=0, help="of the run and of the kills")
-    parser.add_argument("--roles", default=None, metavar="ROLE,ROLE", help="default: all")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="number (default: 20)")
+    parser.add_argument("--actors", type=int, default=2, metavar="N", help="number (default: 2)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the run and of the kills")
+    parser.add_argument(
+        "--roles",
+        default=None,
+        metavar="ROLE,ROLE",
+        help="kill nodes of these roles (default: all)",
+    )
     parser.add_argument("--out", metavar="DIR", help="default: runs/chaos")
     parser.set_defaults(command=chaos)
 
 
 def chaos(args: argparse.Namespace) -> int:
     """Runs the command; returns 0 if all kills recovered and no step was lost or counted twice."""
-    if args.kills < 1:
-        raise UsageError(f"--kills: got {args.kills}, allowed is a whole number from 1")
+    options.whole("kills", args.kills)
     directory = plan_lib.new_directory(args.out, "runs/chaos")
     words = ["launch", args.task, "--actors", str(args.actors), "--seed", str(args.seed)]
     words += ["--episodes", str(EPISODES), "--out", str(directory), "--burn-in-episodes", "5"]
-    run = launch_lib.new(args.parse(words))
+    run = runs.new(args.parse(words))
     names = _targets(run, args.roles)
-    launch_lib.check_room(dataclasses.replace(run, steps=1))  # It plays few of its episodes.
+    runs.check_room(dataclasses.replace(run, steps=1))  # It plays few of its episodes.
     packages.require("eve chaos", *packages.ACME)
     try:
         kills = _run(run, names, args.kills, random.Random(args.seed))
     except GaveUp as error:
         print(f"eve: {error}", file=sys.stderr)
         return 1
-    print(f"{'killed':<16}{'work went on after':>20}{'steps lost':>12}")
+    print(f"{'killed':<16}{'recovered after':>20}{'steps lost':>12}")
     for kill in kills:
         after = "never" if kill.seconds is None else f"{kill.seconds:.1f} s"
         print(f"{kill.name!s:<16}{after:>20}{kill.lost:>12}")
     exact = accounts_agree(run)
     good = exact and len(kills) == args.kills
     good = good and all(kill.seconds is not None and not kill.lost for kill in kills)
-    print("all went on, nothing lost, n exact" if good else "FAILED")
+    print("all recovered, no step lost, n exact" if good else "FAILED")
     print(f"files: {run.directory}/")
     return 0 if good else 1
 
@@ -107,33 +111,30 @@ def _targets(run: Run, roles: str | None) -> list[NodeName]:
 
 
 def _run(run: Run, names: list[NodeName], count: int, rng: random.Random) -> list[Kill]:
-    run.directory.mkdir(parents=True, exist_ok=True)
-    with locked(run.directory):
-        launch_lib.write_config(run)
-        with Supervisor(run, launch_lib.free_addresses(None)) as supervisor:
-            kills: list[Kill] = []
-            deadline = time.monotonic() + RECOVERY_SECONDS
-            start = _wait(run, supervisor, deadline, lambda status: bool(status["rounds"]))
-            killed_at: dict[NodeName, list[float]] = {name: [] for name in names}
-            while start is not None and len(kills) < count:
-                allowed = [name for name in names if may_die(killed_at[name])]
-                if not allowed:
-                    supervisor.look()
-                    time.sleep(0.5)
-                    continue
-                name = rng.choice(allowed)
-                killed_at[name].append(time.monotonic())
-                kill = _kill(run, supervisor, name)
-                kills.append(kill)
-                after = "never" if kill.seconds is None else f"after {kill.seconds:.1f} s"
-                line = f"{len(kills)}/{count} {name} killed; work went on {after}"
-                print(line, file=sys.stderr, flush=True)
-                if kill.seconds is None:
-                    break
-            supervisor.ask_to_end()
-            deadline = time.monotonic() + 20.0
-            while not supervisor.look() and time.monotonic() < deadline:
-                time.sleep(0.1)
+    with runs.opened(run), Supervisor(run, launch_lib.free_addresses(None)) as supervisor:
+        kills: list[Kill] = []
+        deadline = time.monotonic() + RECOVERY_SECONDS
+        start = _wait(run, supervisor, deadline, lambda status: bool(status["rounds"]))
+        killed_at: dict[NodeName, list[float]] = {name: [] for name in names}
+        while start is not None and len(kills) < count:
+            allowed = [name for name in names if may_die(killed_at[name])]
+            if not allowed:
+                supervisor.look()
+                time.sleep(0.5)
+                continue
+            name = rng.choice(allowed)
+            killed_at[name].append(time.monotonic())
+            kill = _kill(run, supervisor, name)
+            kills.append(kill)
+            after = "never" if kill.seconds is None else f"after {kill.seconds:.1f} s"
+            line = f"{len(kills)}/{count} {name} killed; recovered {after}"
+            print(line, file=sys.stderr, flush=True)
+            if kill.seconds is None:
+                break
+        supervisor.ask_to_end()
+        deadline = time.monotonic() + 20.0
+        while not supervisor.look() and time.monotonic() < deadline:
+            time.sleep(0.1)
     return kills
 
 
@@ -144,7 +145,7 @@ def may_die(killed_at: list[float]) -> bool:
 
 
 def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
-    before = _read(run) or {}
+    before = read_status(run.directory) or {}
     at = time.time()
     os.kill(supervisor.pid(name), signal.SIGKILL)
     deadline = time.monotonic() + RECOVERY_SECONDS
@@ -163,7 +164,7 @@ def _kill(run: Run, supervisor: Supervisor, name: NodeName) -> Kill:
 
     after = first and _wait(run, supervisor, deadline, recovered)
     if not after:
-        have = (_read(run) or {}).get("replay_size") or 0
+        have = (read_status(run.directory) or {}).get("replay_size") or 0
         return Kill(name, None, max(0, had - have))
     return Kill(name, time.time() - at, 0)
 
@@ -174,7 +175,7 @@ def _wait(
     """Polls for the first status that fulfils the condition; None after the deadline."""
     while time.monotonic() < deadline:
         supervisor.look()
-        status = _read(run)
+        status = read_status(run.directory)
         if status is not None and condition(status):
             return status
         time.sleep(0.05)
@@ -190,13 +191,6 @@ def _moved(status: dict[str, Any], first: dict[str, Any], name: NodeName) -> boo
         played = [s["episodes_by_actor"].get(str(name.index), 0) for s in (status, first)]
         moved.append(played[0] > played[1])
     return all(moved)
-
-
-def _read(run: Run) -> dict[str, Any] | None:
-    try:
-        return json.loads((run.directory / "status.json").read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def accounts_agree(run: Run) -> bool:

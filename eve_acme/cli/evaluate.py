@@ -14,7 +14,6 @@ from eve_acme.errors import InputError, UsageError
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments import render, tasks
 
-EPISODES = 100
 MOST_STEPS = 10_000
 EXAMPLES = """examples:
   eve evaluate DIR                                   100 greedy episodes
@@ -34,12 +33,13 @@ def add_parser(commands: Any) -> None:
         "without learning, and prints the mean return with its 95 % interval, and the length.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.add_argument("run", metavar="DIR", help="where the agent is")
-    parser.add_argument("--episodes", type=int, metavar="N", help=f"default: {EPISODES}")
-    parser.add_argument("--env", metavar="TASK", help="default: what DIR was trained on")
-    parser.add_argument("--seed", type=int, help="default: one more than that of the training")
+    parser.add_argument("run", metavar="DIR", help="folder of the agent")
+    parser.add_argument("--episodes", type=int, default=100, metavar="N", help="default: 100")
+    parser.add_argument(
+        "--env", metavar="TASK", help="task to play (default: that of the training)"
+    )
+    parser.add_argument("--seed", type=int, help="default: the seed of the training plus one")
     parser.add_argument(
         "--sample",
         action="store_true",
@@ -50,10 +50,10 @@ def add_parser(commands: Any) -> None:
         type=int,
         default=MOST_STEPS,
         metavar="N",
-        help="cut longer episodes off (default: %(default)s)",
+        help="truncate longer episodes (default: %(default)s)",
     )
     parser.add_argument(
-        "--render", action="store_true", help="show every state, in a window or as text"
+        "--render", action="store_true", help="render every state, in a window or as text"
     )
     parser.add_argument(
         "--video",
@@ -65,12 +65,12 @@ def add_parser(commands: Any) -> None:
 
 def evaluate(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    import jax
+
     from eve_acme.saved import load
 
-    episodes = EPISODES if args.episodes is None else args.episodes
-    for name, value in (("episodes", episodes), ("max-episode-steps", args.max_episode_steps)):
-        if value < 1:
-            raise UsageError(f"--{name}: got {value}, allowed is a whole number from 1")
+    episodes = options.whole("episodes", args.episodes)
+    options.whole("max-episode-steps", args.max_episode_steps)
     _check_video(args)
     name, seed = _task_and_seed(args)
     try:
@@ -88,10 +88,9 @@ def evaluate(args: argparse.Namespace) -> int:
             f"{agent.network.num_actions}"
         )
     try:
-        played = [
-            _episode(agent, environment, args.max_episode_steps, _keys(args.sample, seed, i))
-            for i in range(episodes)
-        ]
+        key = jax.random.PRNGKey(seed)
+        keys = [jax.random.fold_in(key, i) if args.sample else None for i in range(episodes)]
+        played = [_episode(agent, environment, args.max_episode_steps, key) for key in keys]
     except InputError as error:
         raise UsageError(f"env: {name!r} does not fit the agent: {error}") from None
     how = "posterior samples" if args.sample else "greedy"
@@ -100,7 +99,7 @@ def evaluate(args: argparse.Namespace) -> int:
     print(f"  return: {interval(totals)}")
     print(f"  length: {interval(lengths)}")
     if any(cut):
-        print(f"  {sum(cut)} episodes were cut off after {args.max_episode_steps} steps")
+        print(f"  {sum(cut)} episodes were truncated after {args.max_episode_steps} steps")
     if args.video:
         render.write_gif(pathlib.Path(args.video), frames)
         print(f"  video: {args.video} ({len(frames)} states)")
@@ -118,7 +117,7 @@ def interval(values: Sequence[float]) -> str:
         half = stats.t.ppf(0.975, len(numbers) - 1) * std / math.sqrt(len(numbers))
         low, high = numbers.mean() - half, numbers.mean() + half
         text += f", 95 % interval {low:.3f} to {high:.3f}, standard deviation {std:.3f}"
-    return f"{text}, least {numbers.min():.3f}, most {numbers.max():.3f}"
+    return f"{text}, min {numbers.min():.3f}, max {numbers.max():.3f}"
 
 
 def _check_video(args: argparse.Namespace) -> None:
@@ -143,45 +142,41 @@ def _task_and_seed(args: argparse.Namespace) -> tuple[str, int]:
         if plan.agent != "eve":
             raise UsageError(f"DIR: got a run of {plan.agent!r}, allowed is one of eve")
         name, trained = name or plan.task, plan.seed
-    return name, options.checked_seed(trained + 1 if args.seed is None else args.seed)
+    seed = trained + 1 if args.seed is None else args.seed
+    return name, options.whole("seed", seed, 0, options.MOST_SEED)
 
 
 def _environment(args: argparse.Namespace, task: tasks.Task, seed: int, frames: list[Any]) -> Any:
-    def keep(frame: Any) -> None:
-        if len(frames) < render.MOST_FRAMES:
+    """Loads the task; each state is kept in `frames` for `--video`, or printed for `--render`."""
+
+    def show(frame: Any) -> None:
+        if not args.video:
+            print(render.as_text(frame), flush=True)
+        elif len(frames) < render.MOST_FRAMES:
             frames.append(frame)
 
-    if args.video:
-        raw = render.load(task, seed, render.VIDEO, keep)
-    elif args.render:
-        raw = render.load(
-            task, seed, render.SCREEN, lambda frame: print(render.as_text(frame), flush=True)
-        )
-    else:
-        raw = tasks.load(task, seed)
-    return tasks.compact(task, raw)
+    if not args.video and not args.render:
+        return tasks.compact(task, tasks.load(task, seed))
+    modes = render.VIDEO if args.video else render.SCREEN
+    return tasks.compact(task, render.load(task, seed, modes, show))
 
 
-def _keys(sample: bool, seed: int, episode: int) -> Any:
-    """Returns a function from the number of a posterior sample to its key; None for greedy play."""
+def _episode(agent: Any, environment: Any, most: int, key: Any) -> tuple[float, int, bool]:
+    """Plays one episode, on posterior samples if `key` is not None.
+
+    Returns:
+      its return, its length, and whether it was truncated.
+    """
     import jax
 
-    if not sample:
-        return None
-    key = jax.random.fold_in(jax.random.PRNGKey(seed), episode)
-    return lambda number: jax.random.fold_in(key, number)
-
-
-def _episode(agent: Any, environment: Any, most: int, keys: Any) -> tuple[float, int, bool]:
-    """Plays one episode; returns its return, its length, and whether it was cut off."""
     check = TimestepCheck(agent.observation_spec)
     timestep = environment.reset()
     check(timestep, 0)
     total, length, every = 0.0, 0, agent.config.renew_steps
     act = agent.policy()
     while not timestep.last() and length < most:
-        if keys is not None and (length == 0 or (every and length % every == 0)):
-            act = agent.policy(keys(length))
+        if key is not None and (length == 0 or (every and length % every == 0)):
+            act = agent.policy(jax.random.fold_in(key, length))
         timestep = environment.step(act(timestep.observation))
         length += 1
         check(timestep, length)

@@ -9,7 +9,7 @@ import pandas as pd
 from eve_acme.errors import UsageError
 from eve_acme.experiments import plan, table
 from eve_acme.experiments.figures import FIGURES, Request, draw, style
-from eve_acme.files import write_atomically
+from eve_acme.files import write_atomically, writing
 
 
 def add_parser(commands: Any) -> None:
@@ -60,14 +60,12 @@ def run(args: argparse.Namespace) -> int:
     )
     files = style.save(draw(args.name, request))
     directory = pathlib.Path(args.out)
-    try:
+    with writing("--out", args.out):
         directory.mkdir(parents=True, exist_ok=True)
         for suffix, data in files.items():
             path = directory / f"{_stem(args)}.{suffix}"
             write_atomically(path, data)
             print(path)
-    except OSError as error:
-        raise UsageError(f"--out: got {args.out!r}, allowed is a folder ({error})") from None
     return 0
 
 

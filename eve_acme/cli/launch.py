@@ -1,10 +1,9 @@
 """`eve launch`: runs the agent as a Launchpad program, whose processes restart and resume."""
 
 import argparse
-import dataclasses
+import contextlib
 import json
 import os
-import pathlib
 import signal
 import socket
 import sys
@@ -12,19 +11,15 @@ import time
 from collections.abc import Set
 from typing import Any
 
-from eve_acme.cli import options, outcome, settings
-from eve_acme.config import ConfigError
-from eve_acme.distributed import audit
+from eve_acme.cli import options, outcome, runs, settings
 from eve_acme.distributed.metrics import Endpoint
-from eve_acme.distributed.node import Run, seed_of
+from eve_acme.distributed.node import Run
+from eve_acme.distributed.program import ADDRESSES
 from eve_acme.distributed.supervise import GaveUp, Supervisor, node_names
-from eve_acme.errors import InputError, UsageError
-from eve_acme.experiments import devices, engines, packages, run_page, tasks
+from eve_acme.errors import UsageError
+from eve_acme.experiments import devices, packages, run_page
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.experiments.folder import locked
 from eve_acme.experiments.view import View
-from eve_acme.files import Damaged, read_sealed_json, write_sealed_json
-from eve_acme.types import ReplayFull
 
 EXAMPLES = """examples:
   eve launch                                  Deep Sea 10x10 with two actors until it is solved
@@ -38,58 +33,47 @@ def add_parser(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "launch",
-        help="train with actors, learner and replay as processes of their own",
+        help="train with actors, learner and replay in separate processes",
         description="Runs the agent as a Launchpad program: replay (Reverb), learner, actors,\n"
-        "evaluator, counter and coordinator. A process that dies is started again. Writes\n"
-        "config.json, summary.json, curve.png, episodes.csv, metrics.csv, evaluation.csv,\n"
-        "index.html ('eve watch DIR' serves it meanwhile), tensorboard/, logs/ and state/ (what\n"
-        "--resume needs) to DIR.",
+        "evaluator, counter and coordinator. Restarts processes that die. Writes config.json,\n"
+        "summary.json, curve.png, episodes.csv, metrics.csv, evaluation.csv, index.html\n"
+        "('eve watch DIR' serves it during the run), tensorboard/, logs/ and state/ (from which\n"
+        "--resume continues) to DIR.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("task", nargs="?", help="as for 'eve run' (default: deep_sea/0)")
-    parser.add_argument("--actors", type=int, metavar="N", help="how many (default: 2)")
+    parser.add_argument("--actors", type=int, metavar="N", help="number of actors (default: 2)")
     parser.add_argument(
         "--launch-type",
         choices=("local_mp", "local_mt"),
         default="local_mp",
-        help="processes that are started again when they die, or threads of this one",
+        help="processes, which are restarted when they die (default), or threads of this process",
     )
-    parser.add_argument("--seed", type=int, help="from which all nodes' seeds follow (default: 0)")
-    parser.add_argument("--episodes", type=int, metavar="N", help="of all actors together")
-    options.add_limit(parser)
-    parser.add_argument("--steps", type=int, metavar="N", help="end after so many steps")
+    parser.add_argument("--steps", type=int, metavar="N", help="stop after N environment steps")
     parser.add_argument(
         "--ahead",
         type=int,
         metavar="N",
-        help="trajectories, of up to ten steps, that may be played and not read yet (default: 2); "
-        "more keep many actors busy, and make them act on older posteriors",
+        help="maximum number of trajectories, of up to ten steps each, that the learner has not "
+        "read (default: 2); with more, actors block less, and act on older posteriors",
     )
     parser.add_argument(
-        "--stop-when-solved", action="store_true", help="end a Deep Sea run at the 20%% threshold"
-    )
-    parser.add_argument("--out", metavar="DIR", help="default: runs/TASK-launch-seedSEED")
-    parser.add_argument(
-        "--resume",
-        metavar="DIR",
-        help="go on with the run of DIR; --episodes, --steps, --actors, --ahead and "
-        "--replay-megabytes may be given anew",
-    )
-    parser.add_argument(
-        "--port", type=int, metavar="N", help="first of the ports to use (default: free ones)"
+        "--port", type=int, metavar="N", help="first of consecutive ports (default: any free ports)"
     )
     parser.add_argument(
         "--pin",
         action="store_true",
-        help="keep a core for learning, and all else away from it: for few cores and one run",
+        help="reserve one core for learning: for a machine with few cores and no other load",
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    options.add_device(parser, "where the learner computes; all else stays on the CPU")
     options.add_metrics(parser)
-    options.add_settings(parser)
-    options.add_config(parser)
+    options.add_run(
+        parser,
+        out="runs/TASK-launch-seedSEED",
+        resume="continue the run in DIR; --episodes, --steps, --actors, --ahead and "
+        "--replay-megabytes may be changed",
+        device="the learner; all other nodes use the CPU",
+    )
     parser.set_defaults(command=launch, agent=None, engine=None)
 
 
@@ -97,11 +81,11 @@ def launch(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     if args.launch_type == "local_mp":
         devices.stay_on_cpu()  # Only the launcher; the learner's process selects its device.
-    run = _resumed(args) if args.resume else new(args)
+    run = runs.resumed(args) if args.resume else runs.new(args)
     if args.print_config:
         print(settings.text(run.plan, args.preset), end="")
         return 0
-    check_room(run)
+    runs.check_room(run)
     packages.require("eve launch", *packages.ACME)
     cores = learner_cores(args)
     check_device(args)
@@ -116,10 +100,7 @@ def _run_in_folder(
     """Locks the run's folder, and runs until the run has ended; returns the exit code."""
     addresses = free_addresses(args.port)
     try:
-        run.directory.mkdir(parents=True, exist_ok=True)
-        with locked(run.directory):
-            write_config(run)
-            (run.directory / "summary.json").unlink(missing_ok=True)
+        with runs.opened(run):
             if args.launch_type == "local_mt":
                 from eve_acme.distributed import threads
 
@@ -201,10 +182,10 @@ def supervised(
                         received.append(signal.SIGPIPE)
                     if received and not asked:
                         asked = received[0]
-                        view.say("stopping: saving first")
+                        view.say("saving, then stopping")
                         supervisor.ask_to_end()
                     for _, name, code in supervisor.restarts[known:]:
-                        view.say(f"{name} died (code {code}) and was started again")
+                        view.say(f"{name} died (code {code}) and was restarted")
                     known = len(supervisor.restarts)
                     time.sleep(0.1)
     except GaveUp as error:
@@ -216,132 +197,38 @@ def supervised(
     return 128 + asked if asked else 0
 
 
-def free_addresses(first_port: int | None, host: str = "localhost") -> dict[str, str]:
-    """Returns an address for each server of the program; raises UsageError.
+def free_addresses(first_port: int | None) -> dict[str, str]:
+    """Returns an address on this host for each server of the program; raises UsageError.
 
     Args:
       first_port: first of consecutive ports; None takes any free ports.
-      host: host of all addresses.
     """
-    from eve_acme.distributed.program import ADDRESSES
-
-    names = list(ADDRESSES.values())
-    sockets, addresses = [], {}
-    try:
-        for i, name in enumerate(names):
+    addresses, count = {}, len(ADDRESSES)
+    if first_port is not None:
+        options.whole("port", first_port, 1024, 2**16 - count)
+    with contextlib.ExitStack() as sockets:
+        for i, name in enumerate(ADDRESSES.values()):
             port = 0 if first_port is None else first_port + i
-            if not 0 <= port < 2**16 or (first_port is not None and first_port < 1024):
-                raise UsageError(
-                    f"--port: got {first_port}, allowed is 1024 to {2**16 - len(names)}"
-                )
-            sock = socket.socket()
-            sockets.append(sock)
+            sock = sockets.enter_context(socket.socket())
             try:
                 sock.bind(("", port))
             except OSError:
                 raise UsageError(
-                    f"--port: got {first_port}, allowed is one from which {len(names)} ports are "
-                    f"free ({port} is in use)"
+                    f"--port: got {first_port}, allowed is one from which {count} ports are free "
+                    f"({port} is in use)"
                 ) from None
-            addresses[name] = f"{host}:{sock.getsockname()[1]}"
-    finally:
-        for sock in sockets:
-            sock.close()
+            addresses[name] = f"localhost:{sock.getsockname()[1]}"
     return addresses
-
-
-def new(args: argparse.Namespace) -> Run:
-    """Returns the run of the options, in a new folder; raises UsageError."""
-    run = run_of(args, pathlib.Path())
-    name = f"{plan_lib.folder_name(run.plan.task)}-launch-seed{run.plan.seed}"
-    directory = plan_lib.new_directory(args.out, f"runs/{name}").absolute()
-    return dataclasses.replace(run, directory=directory)
-
-
-def run_of(args: argparse.Namespace, directory: pathlib.Path) -> Run:
-    """Returns the run of the options, without checking its folder."""
-    plan = dataclasses.replace(options.plan_of(args), engine="launchpad")
-    shape = checked_shape(args, actors=2, steps=None, ahead=Run.ahead)
-    return Run(plan, directory=directory, learner_device=args.learner_device, **shape)
-
-
-def _resumed(args: argparse.Namespace) -> Run:
-    directory = pathlib.Path(args.resume).absolute()
-    plan = options.resumed_plan(args, directory)
-    saved = read_sealed_json(directory / "config.json")
-    if plan.engine != "launchpad":
-        raise UsageError(
-            f"--resume: got a run of 'eve run', allowed is one of 'eve launch' ({directory})"
-        )
-    shape = dict(actors=saved["actors"], steps=saved["steps"], ahead=saved.get("ahead", Run.ahead))
-    shape = checked_shape(args, **shape)
-    run = Run(plan, directory=directory, learner_device=args.learner_device, **shape)
-    try:
-        changed = audit.reconcile(run)
-    except (Damaged, OSError) as error:
-        raise UsageError(
-            f"--resume: got {str(directory)!r}, whose checkpoint cannot be read ({error}); allowed "
-            "is the DIR of a run that was interrupted or has ended"
-        ) from None
-    if changed is not None:
-        print(f"eve: {changed}", file=sys.stderr)
-    return run
-
-
-def checked_shape(args: argparse.Namespace, **defaults: Any) -> dict[str, Any]:
-    """Returns actors, steps and ahead, from the options or the defaults; raises UsageError."""
-    values = {
-        name: default if getattr(args, name) is None else getattr(args, name)
-        for name, default in defaults.items()
-    }
-    for name, value in values.items():
-        if type(value) is not int and (value is not None or name != "steps"):
-            raise UsageError(f"{name}: got {value!r}, allowed is a whole number")
-    if not 1 <= values["actors"] <= 1000:
-        raise UsageError(
-            f"--actors: got {values['actors']}, allowed is a whole number from 1 to 1000"
-        )
-    for name, least in (("steps", 1), ("ahead", 2)):
-        if values[name] is not None and values[name] < least:
-            raise UsageError(
-                f"--{name}: got {values[name]}, allowed is a whole number from {least}"
-            )
-    return values
-
-
-def check_room(run: Run) -> None:
-    """Raises UsageError unless replay has room for the whole run."""
-    from eve_acme.core.networks import make_networks
-    from eve_acme.replay.columns import Replay
-
-    task = tasks.parse(run.plan.task)
-    steps = run.plan.episodes * task.settings["size"] if task.is_deep_sea else 0
-    if run.steps is not None:
-        steps = min(steps, run.steps) if steps else run.steps
-    environment = tasks.compact(task, tasks.load(task, seed=0))
-    try:
-        engines.check(run.plan, environment)
-        network = make_networks(engines.specs(environment), run.plan.config)
-        Replay(run.plan.config, network, environment.observation_spec()).check(steps)
-    except (ReplayFull, InputError, ConfigError) as error:
-        raise UsageError(str(error)) from None
-
-
-def write_config(run: Run) -> None:
-    """Writes config.json, with the seeds of all nodes."""
-    path = run.directory / "config.json"
-    started = read_sealed_json(path)["started"] if path.exists() else time.time()
-    seeds = {str(n): seed_of(run.plan.seed, n.role, n.index) for n in node_names(run)}
-    shape = dict(actors=run.actors, steps=run.steps, ahead=run.ahead)
-    extra = dict(**shape, seeds=seeds, started=started)
-    write_sealed_json(path, {**run.plan.describe(), **extra})
 
 
 def show(run: Run) -> int:
     """Prints the run's outcome and the paths of its files; returns 1 if it failed, else 0."""
     path = run.directory / "summary.json"
     if not path.exists():
-        print(f"no summary; what was learnt is in {run.directory}/state", file=sys.stderr)
+        print(
+            f"no summary was written; the state of the run is in {run.directory}/state",
+            file=sys.stderr,
+        )
         return 0
     summary = json.loads(path.read_text())
     if summary["failed"]:
@@ -350,5 +237,5 @@ def show(run: Run) -> int:
     run_page.write(run.directory)
     title = f"{run.plan.label} on {run.plan.task}, seed {run.plan.seed}, {run.actors} actors"
     outcome.show(title, summary, run.directory)
-    print(f"  go on: eve launch --resume {run.directory} --episodes N")
+    print(f"  continue: eve launch --resume {run.directory} --episodes N")
     return 0

@@ -1,6 +1,7 @@
 """`eve`: parses the command line; reports bad input in one line with exit code 2."""
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from eve_acme.errors import InputError, UsageError
+from eve_acme.errors import UsageError
 from eve_acme.experiments import output
 
 RUNTIME = {
@@ -25,6 +26,11 @@ NumPy's products, which spin while they wait for each other. NumPy reads the las
 import: `./eve` sets it for this process; child processes inherit it from here. Fast math lets XLA
 reorder sums and fuse multiplication with addition; it still honours NaN and infinity.
 """
+COMMANDS = (
+    "run", "launch", "watch", "evaluate", "sweep", "report", "figure", "data", "spread", "probe",
+    "bench", "chaos", "node", "cluster", "doctor",
+)  # fmt: skip
+"""Modules of `eve_acme.cli` with a function `add_parser`, in the order of `eve --help`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,10 +71,10 @@ def _command(argv: list[str]) -> int:
         parser = _parser()
         args = parser.parse_args(words)
         if rest and not getattr(args, "passes_rest", False):
-            raise UsageError(f"--: got {rest}, allowed is nothing after it for this command")
+            raise UsageError(f"--: got {rest}, allowed is nothing after -- for this command")
         args.rest, args.parse = rest, parser.parse_args
         return args.command(args)
-    except (UsageError, InputError) as error:
+    except UsageError as error:
         line = " ".join(str(error).split())
         if error.details:
             line += f"; traceback: {_keep(error.details)}"
@@ -102,50 +108,16 @@ def _refuse_empty(words: list[str]) -> None:
 
 
 def _parser() -> Any:
-    from eve_acme.cli import (
-        bench,
-        chaos,
-        cluster,
-        data,
-        doctor,
-        evaluate,
-        figure,
-        launch,
-        node,
-        options,
-        probe,
-        report,
-        run,
-        spread,
-        sweep,
-        watch,
-    )
+    from eve_acme.cli import options
 
     parser = options.Parser(
         prog="eve",
         description="Deep exploration by epistemic value estimation (EVE).",
         epilog="'./eve test' in a checkout runs the tests. 'eve run --help' explains every option.",
-        allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (
-        run,
-        launch,
-        watch,
-        evaluate,
-        sweep,
-        report,
-        figure,
-        data,
-        spread,
-        probe,
-        bench,
-        chaos,
-        node,
-        cluster,
-        doctor,
-    ):
-        command.add_parser(commands)
+    for name in COMMANDS:
+        importlib.import_module(f"eve_acme.cli.{name}").add_parser(commands)
     return parser
 
 

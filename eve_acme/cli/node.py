@@ -20,27 +20,26 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from eve_acme.cli import launch as launch_lib
-from eve_acme.cli import options
+from eve_acme.cli import options, runs
 from eve_acme.distributed import node as base
 from eve_acme.distributed import program
 from eve_acme.distributed.metrics import Endpoint
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.program import ADDRESSES, ROLES
-from eve_acme.errors import InputError, UsageError
+from eve_acme.errors import UsageError
 from eve_acme.experiments import devices, packages, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.view import View
+from eve_acme.files import writing
 
 PORTS = {"counter": 7001, "replay": 7002, "reverb": 7003, "learner": 7004, "evaluator": 7005}
 """Default ports of the servers; by default, each runs on a host with the name of its role."""
 ALIVE_SECONDS = 5.0
-MOST_ACTORS = 64
-"""Default maximum number of actors (--actors); each takes a thread of each server."""
 
-EXAMPLES = """The run is described by the words of 'eve launch' (after --, or in EVE_LAUNCH), where
---actors is the most that may join and --out the folder that the node sees; or by --run FILE, a
-config.json to which "addresses" may be added. Options may also come from the environment:
+EXAMPLES = """The arguments of 'eve launch', after -- or in EVE_LAUNCH, describe the run. There,
+--actors is the maximum number of actors that may join, and --out the folder as this node sees it.
+Alternatively, --run FILE reads a config.json, which may also contain "addresses". These environment
+variables set the options that are not given:
   EVE_ROLE, EVE_INDEX, EVE_RUN, EVE_ADDRESSES, EVE_LAUNCH, EVE_OUT, EVE_ALIVE
 
 examples:
@@ -53,28 +52,27 @@ def add_parser(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "node",
-        help="one node of a run whose nodes are containers or hosts",
+        help="run one node of a distributed run, in a container or on a host",
         description="Runs one node of a distributed run: counter, replay, learner, evaluator,\n"
-        "coordinator, or one of the actors. SIGTERM makes it save and leave (exit code 143); the\n"
-        "run goes on when it is back. When the run ends, every node ends with exit code 0.",
+        "coordinator, or one of the actors. SIGTERM makes it save and exit with code 143; the run\n"
+        "continues once the node is restarted. At the end of the run all nodes exit with code 0.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--role", metavar="ROLE", help=f"one of {', '.join(ROLES)}")
     parser.add_argument(
-        "--index", metavar="I", help="of an actor; without it the counter gives it a free one"
+        "--index", metavar="I", help="index of an actor (default: the counter assigns a free one)"
     )
-    parser.add_argument("--run", metavar="FILE", help="JSON that describes the run")
+    parser.add_argument("--run", metavar="FILE", help="config.json of the run")
     parser.add_argument(
         "--addresses",
         metavar="NAME=HOST:PORT,...",
-        help=f"where the others listen, of {', '.join(PORTS)} (default: "
+        help=f"addresses of {', '.join(PORTS)} (default: "
         + ", ".join(f"{k}={v}" for k, v in default_addresses().items())
         + ")",
     )
     parser.add_argument(
-        "--alive", metavar="FILE", help="a file to touch every few seconds while all is well"
+        "--alive", metavar="FILE", help="file to touch every few seconds while the node is healthy"
     )
     options.add_metrics(parser)
     parser.set_defaults(command=node, passes_rest=True)
@@ -94,10 +92,9 @@ def node(args: argparse.Namespace) -> int:
     named |= parse_addresses(args.addresses or environ.get("EVE_ADDRESSES", ""))
     addresses = {ADDRESSES[name]: address for name, address in named.items()}
     index = args.index or environ.get("EVE_INDEX") or None
-    if index is not None and not _is_index(index, count_of(role, run)):
-        raise UsageError(
-            f"--index: got {index!r}, allowed is a whole number from 0 to {count_of(role, run) - 1}"
-        )
+    count = run.actors if role == "actor" else 1
+    if index is not None and not _is_index(index, count):
+        raise UsageError(f"--index: got {index!r}, allowed is a whole number from 0 to {count - 1}")
     tasks.try_out(run.plan.task)
     own = [address for name, address in addresses.items() if name.startswith(f"{role}/")]
     ports = [int(address.rpartition(":")[2]) for address in own]
@@ -105,8 +102,8 @@ def node(args: argparse.Namespace) -> int:
     packages.require("eve node", *packages.ACME)
     if role != "coordinator" and args.metrics_port is not None:
         raise UsageError(
-            f"--metrics-port: got {args.metrics_port} for role {role}, allowed is it for the "
-            "coordinator, which knows of all"
+            f"--metrics-port: got {args.metrics_port} for role {role}, allowed is the role "
+            "coordinator, which polls all nodes"
         )
     with options.metrics_endpoint(args) as endpoint:
         if role != "actor":  # An actor has no folder.
@@ -148,7 +145,7 @@ def run_one(run: Run, addresses: dict[str, str], role: str, index: int | None) -
             index = leased(addresses["counter/0/0"]) if role == "actor" else 0
         print(f"{role} {index} starts on {socket.gethostname()}", flush=True)
         program.run_node(run, addresses, role, index)
-    except (UsageError, InputError) as error:
+    except UsageError as error:
         print(error.details, f"eve: {error}", sep="\n", file=sys.stderr, flush=True)
         program.leave(2)
     except BaseException:
@@ -180,7 +177,7 @@ def leased(counter: str) -> int:
     client = types.SimpleNamespace(address=counter)
     index = Remote("counter", client, threading.Event()).lease(socket.gethostname())
     if index is None:
-        raise RuntimeError("there are as many actors as --actors allows; no place for this one")
+        raise RuntimeError("the run already has as many actors as --actors allows")
     return index
 
 
@@ -189,31 +186,24 @@ def described(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Run
     file = args.run or environ.get("EVE_RUN")
     words = args.rest or shlex.split(environ.get("EVE_LAUNCH", ""))
     if file and words:
-        raise UsageError(f"--run: got {file!r}, allowed is none beside the words of 'eve launch'")
+        raise UsageError(f"--run: got {file!r}, allowed is either it or arguments of 'eve launch'")
     if file:
         return from_file(pathlib.Path(file))
-    launch_args = args.parse(["launch", *words])
+    launch_args = runs.parse_words(args, words)
     out = launch_args.out or environ.get("EVE_OUT")
     if not out:
-        raise UsageError("--out: got none, allowed is the folder that the node sees")
-    if launch_args.actors is None:
-        launch_args.actors = MOST_ACTORS
-    for name in ("resume", "port", "metrics-port", "metrics-host"):
-        if getattr(launch_args, name.replace("-", "_")) is not None:
-            raise UsageError(f"--{name}: got a value, allowed is none after -- of 'eve node'")
-    return launch_lib.run_of(launch_args, pathlib.Path(out).absolute()), default_addresses()
+        raise UsageError("--out: got none, allowed is the run's folder as this node sees it")
+    return runs.run_of(launch_args, pathlib.Path(out).absolute()), default_addresses()
 
 
 def from_file(path: pathlib.Path) -> tuple[Run, dict[str, str]]:
     """Returns the run of a config.json, in the file's folder unless the file sets `out`."""
     try:
         saved = json.loads(path.read_text())
-        shape = dict(actors=saved["actors"], steps=saved["steps"], ahead=saved.get("ahead", 2))
-        given = argparse.Namespace(**dict.fromkeys(shape))
         run = Run(
             plan_lib.from_saved(saved),
             directory=pathlib.Path(saved.get("out", path.parent)).absolute(),
-            **launch_lib.checked_shape(given, **shape),
+            **runs.saved_shape(argparse.Namespace(), saved),
         )
         return run, default_addresses() | checked(saved.get("addresses", {}))
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -250,41 +240,25 @@ def _is_index(text: str, count: int) -> bool:
     return text.isascii() and text.isdigit() and int(text) < count
 
 
-def count_of(role: str, run: Run) -> int:
-    """Returns the maximum number of nodes of a role."""
-    return run.actors if role == "actor" else 1
-
-
 def prepare_directory(run: Run, role: str) -> None:
     """Makes the folder; the coordinator checks an existing config.json, and writes it."""
-    try:
+    with writing("--out", run.directory):
         run.directory.mkdir(parents=True, exist_ok=True)
-        path = run.directory / "config.json"
         if role != "coordinator":
             return
-        if path.exists():
-            check_same(run.plan, plan_lib.from_directory(run.directory), run.directory)
-        launch_lib.check_room(run)
-        launch_lib.write_config(run)
+        if (run.directory / "config.json").exists():
+            _check_same(run)
+        runs.check_room(run)
+        runs.write_config(run)
         (run.directory / "summary.json").unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"--out: got {str(run.directory)!r}, allowed is a folder that can be written ({error})"
-        ) from None
 
 
-def check_same(given: plan_lib.Plan, saved: plan_lib.Plan, directory: pathlib.Path) -> None:
-    """Raises UsageError if a folder holds another run than the given one.
-
-    Args:
-      given: plan of the options.
-      saved: plan of the folder's config.json.
-      directory: the folder, which the message names.
-    """
-    have = {**vars(saved), **vars(saved.config)}
-    values = {**vars(given), **vars(given.config)}
+def _check_same(run: Run) -> None:
+    """Raises UsageError if the run's folder holds another run."""
+    saved = plan_lib.from_directory(run.directory)
+    values, have = ({**vars(plan), **vars(plan.config)} for plan in (run.plan, saved))
     asked = {name: values[name] for name in values if name not in ("label", "config")}
-    plan_lib.refuse_changes(asked, have, f"{directory} (or another --out)")
+    plan_lib.refuse_changes(asked, have, f"{run.directory} (or another --out)")
 
 
 def has_ended(run: Run) -> bool:

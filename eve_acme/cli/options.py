@@ -4,16 +4,17 @@ import argparse
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from eve_acme.cli import settings
-from eve_acme.config import CHOICES, PRESETS, ConfigError, EVEConfig
+from eve_acme.config import CHOICES, PRESETS, EVEConfig
 from eve_acme.errors import UsageError
 from eve_acme.experiments import external, literals, tasks
 from eve_acme.experiments import plan as plan_lib
 
 MOST_EPISODES = 10**12
+MOST_SEED = 2**31 - 1
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,7 +23,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
         for kind, parse in ((int, literals.whole), (float, literals.number)):
-            self.register("type", kind, _argument(parse))
+            self.register("type", kind, parse)
 
     def error(self, message: str) -> Any:
         raise UsageError(f"{message} (see '{self.prog} --help')")
@@ -35,18 +36,53 @@ class Parser(argparse.ArgumentParser):
         return super().parse_args([args[0], *settings.words(parsed), *args[1:]], namespace)
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Adds `--config` and `--print-config`."""
-    parser.add_argument(
+def add_run(parser: argparse.ArgumentParser, out: str, resume: str, device: str) -> None:
+    """Adds the options that `eve run` and `eve launch` share.
+
+    Args:
+      parser: the command's parser.
+      out: the default of `--out`.
+      resume: the help of `--resume`.
+      device: what computes on `--learner-device`.
+    """
+    add = parser.add_argument
+    add("--seed", type=int, help="seed of the agent and its environments (default: 0)")
+    add(
+        "--episodes",
+        type=int,
+        metavar="N",
+        help="episodes to play, of all actors together (default: Deep Sea until it is solved, "
+        "other tasks as many as bsuite plays)",
+    )
+    add(
+        "--max-episode-steps",
+        type=int,
+        metavar="N",
+        help="truncate the episodes of an environment from outside bsuite after N steps (default: "
+        "the environment's own limit)",
+    )
+    add(
+        "--stop-when-solved",
+        action="store_true",
+        help="stop a Deep Sea run once 20 %% of its episodes are good",
+    )
+    add("--out", metavar="DIR", help=f"folder of the results (default: {out})")
+    add("--resume", metavar="DIR", help=resume)
+    add(
+        "--learner-device",
+        metavar="NAME",
+        help=f"JAX device, such as gpu or cpu:1, of {device} (default: JAX's first)",
+    )
+    add("--quiet", action="store_true", help="show no progress")
+    add(
         "--config",
         dest="config_file",
         metavar="FILE",
-        help="a TOML file of options by their names, such as omega = 1e6; those of the command "
-        "line come first. configs/ has some",
+        help="TOML file of options by name, such as omega = 1e6; options on the command line "
+        "override it. configs/ has examples",
     )
-    parser.add_argument(
-        "--print-config", action="store_true", help="print such a file of these options, and end"
-    )
+    add("--print-config", action="store_true", help="print these options as such a file, and exit")
+    add_config(parser)
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -79,17 +115,6 @@ def add_config(parser: argparse.ArgumentParser) -> None:
             group.add_argument(flag, type=kind, metavar=metavar, **kwargs)
 
 
-def add_limit(parser: argparse.ArgumentParser) -> None:
-    """Adds `--max-episode-steps`."""
-    parser.add_argument(
-        "--max-episode-steps",
-        type=int,
-        metavar="N",
-        help="cut the episodes of an environment from outside bsuite off after N steps (default: "
-        "the environment's own limit)",
-    )
-
-
 def add_metrics(parser: argparse.ArgumentParser) -> None:
     """Adds `--metrics-port` and `--metrics-host`."""
     parser.add_argument(
@@ -102,16 +127,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-host",
         metavar="HOST",
-        help="on this address (default: 127.0.0.1; in a container 0.0.0.0)",
-    )
-
-
-def add_device(parser: argparse.ArgumentParser, what: str) -> None:
-    """Adds `--learner-device`; `what` is part of its help."""
-    parser.add_argument(
-        "--learner-device",
-        metavar="NAME",
-        help=f"of JAX's devices, such as gpu or cpu:1: {what} (default: JAX's first)",
+        help="address to serve on (default: 127.0.0.1; in a container, use 0.0.0.0)",
     )
 
 
@@ -121,7 +137,7 @@ def metrics_endpoint(args: argparse.Namespace) -> Iterator[Any]:
     if args.metrics_port is None:
         if args.metrics_host is not None:
             raise UsageError(
-                f"--metrics-host: got {args.metrics_host!r}, allowed is it beside --metrics-port"
+                f"--metrics-host: got {args.metrics_host!r}, allowed is it with --metrics-port"
             )
         yield None
         return
@@ -166,29 +182,14 @@ def label(args: argparse.Namespace) -> list[str]:
 
 def config_of(args: argparse.Namespace) -> EVEConfig:
     """Returns the config of the options; raises UsageError."""
-    try:
-        return EVEConfig(**given(args))
-    except ConfigError as error:
-        raise UsageError(str(error)) from None
-
-
-def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Wraps a parser of values so that argparse prints the message of its ValueError."""
-
-    def argument(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return argument
+    return EVEConfig(**given(args))
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(literals.whole(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"got {text!r}, allowed is such as 50,50") from None
+        raise argparse.ArgumentTypeError(f"got {text!r}, allowed is a list such as 50,50") from None
 
 
 def _show(value: Any) -> str:
@@ -202,13 +203,17 @@ def plan_of(args: argparse.Namespace) -> plan_lib.Plan:
     steps = getattr(args, "max_episode_steps", None)
     task = tasks.parse(_limited(args.task or "deep_sea/0", steps))
     agent = args.agent or "eve"
-    seed = checked_seed(0 if args.seed is None else args.seed)
+    seed = whole("seed", args.seed or 0, 0, MOST_SEED)
     if agent != "eve":
         set_fields = given(args)
         if args.engine is not None or set_fields:
             name = "engine" if args.engine is not None else next(iter(set_fields))
-            raise UsageError(f"--{name}: got a value, allowed with --agent eve alone")
-    episodes = task.episodes if args.episodes is None else _checked_episodes(args.episodes)
+            raise UsageError(f"--{name}: got a value, allowed with --agent eve only")
+    episodes = (
+        task.episodes
+        if args.episodes is None
+        else whole("episodes", args.episodes, 1, MOST_EPISODES)
+    )
     _check_stop(args, task)
     config = config_of(args)
     tasks.try_out(task.name)
@@ -243,30 +248,29 @@ def resumed_plan(args: argparse.Namespace, directory: pathlib.Path) -> plan_lib.
     _check_stop(args, tasks.parse(plan.task))
     if args.episodes is not None:
         plan = dataclasses.replace(
-            plan, episodes=_checked_episodes(args.episodes), stop_when_solved=args.stop_when_solved
+            plan,
+            episodes=whole("episodes", args.episodes, 1, MOST_EPISODES),
+            stop_when_solved=args.stop_when_solved,
         )
     if args.replay_megabytes is not None:
-        try:
-            config = dataclasses.replace(plan.config, replay_megabytes=args.replay_megabytes)
-        except ConfigError as error:
-            raise UsageError(str(error)) from None
+        config = dataclasses.replace(plan.config, replay_megabytes=args.replay_megabytes)
         plan = dataclasses.replace(plan, config=config)
     return plan
 
 
-def checked_seed(seed: int) -> int:
-    """Returns the seed; raises UsageError if it is out of range."""
-    if not 0 <= seed < 2**31:
-        raise UsageError(f"--seed: got {seed}, allowed is a whole number from 0 to {2**31 - 1}")
-    return seed
+def whole(name: str, value: int, least: int = 1, most: int | None = None) -> int:
+    """Returns the value of the option `--name`; raises UsageError if it is out of range.
 
-
-def _checked_episodes(episodes: int) -> int:
-    if not 1 <= episodes <= MOST_EPISODES:
-        raise UsageError(
-            f"--episodes: got {episodes}, allowed is a whole number from 1 to {MOST_EPISODES}"
-        )
-    return episodes
+    Args:
+      name: the option, without dashes.
+      value: its value.
+      least: the smallest allowed value.
+      most: the largest allowed value; None for no bound.
+    """
+    if value < least or (most is not None and value > most):
+        bound = "" if most is None else f" to {most}"
+        raise UsageError(f"--{name}: got {value}, allowed is a whole number from {least}{bound}")
+    return value
 
 
 def _check_stop(args: argparse.Namespace, task: tasks.Task) -> None:

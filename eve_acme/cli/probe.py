@@ -5,8 +5,6 @@ standard deviation of the values of each state against the state's visit count.
 """
 
 import argparse
-import csv
-import io
 import math
 import pathlib
 from typing import Any, NamedTuple
@@ -18,8 +16,9 @@ from eve_acme.errors import UsageError
 from eve_acme.experiments import checkpoint, engines, tasks
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments import visits as visits_lib
+from eve_acme.experiments.figures import style
 from eve_acme.experiments.recorder import write_json
-from eve_acme.files import write_atomically
+from eve_acme.files import write_atomically, write_csv
 from eve_acme.replay import journal
 
 EDGES = (0, 1, 2, 3, 5, 9, 17, 33, 65, 129)
@@ -43,16 +42,15 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "probe",
         help="plot visit counts against the posterior's spread on Deep Sea",
-        description="With the DIR of an 'eve run' or 'eve launch' on Deep Sea, reads what it "
-        "saved; without, plays uniformly random episodes on TASK while learning. Writes "
-        "probe.png, probe.csv and probe.json to OUT.",
+        description="Probes the agent of DIR, an 'eve run' or 'eve launch' on Deep Sea. Without "
+        "DIR, first trains an agent on uniformly random episodes of TASK. Writes probe.png, "
+        "probe.csv and probe.json to OUT.",
         epilog="example:  eve probe --out OUT",
-        allow_abbrev=False,
     )
-    parser.add_argument("run", nargs="?", metavar="DIR", help="the run to look at")
+    parser.add_argument("run", nargs="?", metavar="DIR", help="folder of the run")
     parser.add_argument("--task", metavar="TASK", help="without DIR (default: deep_sea:size=30)")
     parser.add_argument(
-        "--episodes", type=int, metavar="N", help="random ones, without DIR (default: 100)"
+        "--episodes", type=int, metavar="N", help="random episodes, without DIR (default: 100)"
     )
     parser.add_argument("--seed", type=int, help="without DIR (default: 0)")
     parser.add_argument("--out", metavar="OUT", help="default: DIR/probe, or runs/probe")
@@ -83,7 +81,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_engine(plan: plan_lib.Plan, run: str | None) -> tuple[Probe, int]:
     """Probes an engine restored from `run` or trained here; also returns its episodes."""
-    from eve_acme.core.networks import make_networks
     from eve_acme.saved import Agent
 
     engine: Any = engines.make(plan)
@@ -92,13 +89,13 @@ def _of_engine(plan: plan_lib.Plan, run: str | None) -> tuple[Probe, int]:
             checkpoint.read(pathlib.Path(run), engine, plan.identity, field="DIR")
         for _ in engine.episodes_until(plan.episodes if run is None else 0):
             pass
-        environment, spec = engine.environment, engines.specs(engine.environment)
-        network = make_networks(spec, engine.config)
-        agent = Agent(engine.config, network, engine.posterior(), spec.observations)
+        spec = engine.environment.observation_spec()
+        network = engines.make_network(engine.config, engine.environment)
+        agent = Agent(engine.config, network, engine.posterior(), spec)
         if plan.engine == "acme":
-            visits = environment.visits
+            visits = engine.environment.visits
         else:
-            states = int(spec.observations.maximum) + 1
+            states = int(spec.maximum) + 1
             visits = visits_lib.of_replay(engine.replay, states, network.num_actions)
         return measure(agent, visits), engine.episodes
     finally:
@@ -138,9 +135,15 @@ def summary(probe: Probe) -> dict[str, Any]:
 
     Both by state (spread averaged over actions, as the paper plots it) and by state and action.
     """
-    states = _compare(probe.visits.sum(axis=1), probe.std.mean(axis=1))
-    pairs = _compare(probe.visits.ravel(), probe.std.ravel())
-    return dict(states=states, state_actions=pairs)
+    return {name: _compare(*values) for name, values in _views(probe).items()}
+
+
+def _views(probe: Probe) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns visits and spread by state, and by state and action."""
+    return dict(
+        states=(probe.visits.sum(axis=1), probe.std.mean(axis=1)),
+        state_actions=(probe.visits.ravel(), probe.std.ravel()),
+    )
 
 
 def _compare(visits: np.ndarray, std: np.ndarray) -> dict[str, Any]:
@@ -185,11 +188,8 @@ def _plan(args: argparse.Namespace) -> plan_lib.Plan:
 def _write(directory: pathlib.Path, probe: Probe, title: str) -> None:
     numbers = summary(probe)
     directory.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(("visits", "std"))
-    writer.writerows(zip(probe.visits.ravel(), probe.std.ravel(), strict=True))
-    write_atomically(directory / "probe.csv", text.getvalue().encode())
+    pairs = zip(probe.visits.ravel(), probe.std.ravel(), strict=True)
+    write_csv(directory / "probe.csv", ("visits", "std"), pairs)
     write_json(directory / "probe.json", dict(title=title, **numbers))
     _plot(directory / "probe.png", probe, title, numbers)
     print(title)
@@ -212,29 +212,17 @@ def _groups(visits: np.ndarray, std: np.ndarray) -> tuple[list[str], list[np.nda
 
 
 def _plot(path: pathlib.Path, probe: Probe, title: str, numbers: dict[str, Any]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
-    panels = (
-        ("states", probe.visits.sum(axis=1), probe.std.mean(axis=1)),
-        ("state_actions", probe.visits.ravel(), probe.std.ravel()),
-    )
-    for axis, (name, visits, std) in zip(axes, panels, strict=True):
-        labels, groups = _groups(visits, std)
-        axis.boxplot(groups, showfliers=True, flierprops=dict(marker=".", markersize=2))
-        axis.set_xticks(range(1, len(labels) + 1), labels, rotation=45, fontsize=8)
-        axis.set_yscale("log")
-        axis.set_xlabel(f"visits of a {name.removesuffix('s').replace('_', ' and ')}")
-        correlation = numbers[name].get("rank_correlation")
-        if correlation is not None:
-            axis.set_title(f"rank correlation {correlation:.2f}", fontsize=9)
-    axes[0].set_ylabel("posterior std of q")
-    figure.suptitle(title, fontsize=10)
-    figure.tight_layout()
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=110)
-    plt.close(figure)
-    write_atomically(path, data.getvalue())
+    with style.house():
+        figure, axes = style.new(columns=2, size=(10, 4), sharey=True)
+        for axis, (name, (visits, std)) in zip(axes[0], _views(probe).items(), strict=True):
+            labels, groups = _groups(visits, std)
+            axis.boxplot(groups, flierprops=dict(marker=".", markersize=2))
+            axis.set_xticks(range(1, len(labels) + 1), labels, rotation=45, fontsize=8)
+            axis.set_yscale("log")
+            axis.set_xlabel(f"visits of a {name.removesuffix('s').replace('_', ' and ')}")
+            correlation = numbers[name].get("rank_correlation")
+            if correlation is not None:
+                axis.set_title(f"rank correlation {correlation:.2f}", fontsize=9)
+        axes[0, 0].set_ylabel("posterior std of q")
+        figure.suptitle(title, fontsize=10)
+    write_atomically(path, style.png(figure))

@@ -4,9 +4,8 @@ import argparse
 import pathlib
 from typing import Any
 
-from eve_acme.errors import UsageError
 from eve_acme.experiments import overview, results_page, table
-from eve_acme.files import write_atomically
+from eve_acme.files import write_atomically, writing
 
 
 def add_parser(commands: Any) -> None:
@@ -23,7 +22,7 @@ def add_parser(commands: Any) -> None:
         epilog="example:  eve report results/exploration --html report.html",
     )
     parser.add_argument("results", nargs="+", metavar="RESULTS")
-    parser.add_argument("--html", metavar="FILE", help="write this page instead")
+    parser.add_argument("--html", metavar="FILE", help="write this HTML page instead")
     parser.set_defaults(command=run)
 
 
@@ -34,9 +33,7 @@ def run(args: argparse.Namespace) -> int:
         print(overview.markdown(frame))
         return 0
     text = results_page.report(frame, tuple(pathlib.Path(name) for name in args.results))
-    try:
+    with writing("--html", args.html):
         write_atomically(pathlib.Path(args.html), text.encode())
-    except OSError as error:
-        raise UsageError(f"--html: got {args.html!r}, allowed is a file ({error})") from None
     print(args.html)
     return 0

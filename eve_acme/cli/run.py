@@ -48,12 +48,11 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         help="train on a bsuite task and show the result",
-        description="Trains one agent on one bsuite task, in this process; writes config.json,\n"
-        "results.csv, episodes.csv, metrics.csv, summary.json, curve.png, a page of them all\n"
-        "(index.html; 'eve watch DIR' serves it meanwhile) and a checkpoint to DIR.",
+        description="Trains one agent on one task, in this process. Writes config.json,\n"
+        "results.csv, episodes.csv, metrics.csv, summary.json, curve.png, a page with all results\n"
+        "(index.html; 'eve watch DIR' serves it during the run) and a checkpoint to DIR.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "task",
@@ -63,41 +62,28 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--env",
-        help="in the place of TASK, any environment with discrete actions: gymnasium:ID, gym:ID, "
-        "or package.module:function, which gives one of dm_env or Gymnasium",
+        help="instead of TASK, any environment with discrete actions: gymnasium:ID, gym:ID, or "
+        "package.module:function that returns an environment of dm_env or Gymnasium",
     )
-    parser.add_argument("--agent", choices=("eve", *NAMES), help="others than eve are bsuite's")
+    parser.add_argument(
+        "--agent", choices=("eve", *NAMES), help="eve (default), or a baseline of bsuite's"
+    )
     parser.add_argument(
         "--engine",
         choices=("embedded", "acme"),
-        help="lock-step in memory (default), or Acme's parts with a Reverb server",
+        help="embedded (default): lock-step, in memory; acme: Acme's components and Reverb",
     )
-    parser.add_argument("--seed", type=int, help="of agent and environment (default: 0)")
     parser.add_argument(
-        "--episodes",
-        type=int,
-        metavar="N",
-        help="how many to play (default: Deep Sea until solved, others as many as bsuite plays)",
+        "--tensorboard", action="store_true", help="also write metrics to DIR/tensorboard"
     )
-    options.add_limit(parser)
-    parser.add_argument(
-        "--stop-when-solved", action="store_true", help="end a Deep Sea run at the 20%% threshold"
+    parser.add_argument("--wandb", action="store_true", help="also log metrics to Weights & Biases")
+    options.add_run(
+        parser,
+        out="runs/TASK-AGENT-seedSEED",
+        resume="continue the run in DIR (bit-exactly with the embedded engine); --episodes and "
+        "--replay-megabytes may be changed",
+        device="this process",
     )
-    parser.add_argument("--out", metavar="DIR", help="default: runs/TASK-AGENT-seedSEED")
-    parser.add_argument(
-        "--resume",
-        metavar="DIR",
-        help="go on with the run of DIR (bit-exactly with the embedded engine); --episodes and "
-        "--replay-megabytes may be given anew",
-    )
-    options.add_device(parser, "where this process computes")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument(
-        "--tensorboard", action="store_true", help="write the curves to DIR/tensorboard too"
-    )
-    parser.add_argument("--wandb", action="store_true", help="and to Weights & Biases")
-    options.add_settings(parser)
-    options.add_config(parser)
     parser.set_defaults(command=run)
 
 
@@ -129,8 +115,6 @@ def run(args: argparse.Namespace) -> int:
         else:
             recorder = checkpoint.read(directory, engine, plan.identity)
         return _Run(plan, directory, engine, recorder, args).train(args.quiet)
-    except InputError as error:
-        raise UsageError(error) from None
     except Diverged as error:
         good = directory / checkpoint.LINK
         message = checkpoint.keep_batch(error, directory, good if good.exists() else None)
@@ -192,7 +176,7 @@ class _Run:
         if full is not None:
             resumable = (self._directory / checkpoint.LINK).exists()
             how = f"eve run --resume {self._directory}" if resumable else "a new run"
-            raise UsageError(f"{full}; with more room, go on by {how}")
+            raise UsageError(f"{full}; with more room, continue by {how}")
         return 0 if self._signal is None else 128 + self._signal
 
     def _play(self, quiet: bool) -> None:
@@ -206,15 +190,15 @@ class _Run:
                 episode = self._engine.step()
                 now = time.monotonic()
                 self._recorder.wall_seconds = before + now - start
+                if episode is not None:
+                    self._recorder.episode(episode.length, episode.total, self._engine.environment)
+                    last = episode
+                    live.update(episode, now)
+                    for logger in self._loggers:
+                        logger.write(self._engine.report(episode))
+                progress.update(self._engine.env_steps, now)
                 if episode is None:
-                    progress.step(self._engine.env_steps, now)
                     continue
-                self._recorder.episode(episode.length, episode.total, self._engine.environment)
-                last = episode
-                live.update(episode, now)
-                for logger in self._loggers:
-                    logger.write(self._engine.report(episode))
-                progress.update(self._engine.env_steps)
                 if progress.unread and self._signal is None:
                     self._signal = signal.SIGPIPE
                 if now - saved > CHECKPOINT_SECONDS:
@@ -251,7 +235,7 @@ class _Run:
         if self._signal is not None:
             raise KeyboardInterrupt
         self._signal = number
-        output.say("\nstopping as soon as it can be saved (again: at once)")
+        output.say("\nstopping at the next step that can be saved (press again to stop at once)")
 
     def _checkpoint(self) -> None:
         if self._engine.can_save:
@@ -289,4 +273,4 @@ class _Run:
         run_page.write(self._directory)
         outcome.show(self._title, summary, self._directory)
         if (self._directory / checkpoint.LINK).exists():
-            print(f"  go on: eve run --resume {self._directory} --episodes N")
+            print(f"  continue: eve run --resume {self._directory} --episodes N")

@@ -3,12 +3,11 @@
 import argparse
 import dataclasses
 import json
-import pathlib
-import sys
 from typing import Any
 
 from eve_acme.errors import UsageError
 from eve_acme.experiments.plan import Plan
+from eve_acme.files import read_toml
 
 NOT_IN_FILES = ("command", "config_file", "print_config", "out", "resume", "quiet")
 
@@ -23,7 +22,7 @@ def words(args: argparse.Namespace) -> list[str]:
     path = args.config_file
     known = sorted(set(vars(args)) - set(NOT_IN_FILES))
     result, task = [], []
-    for name, value in _read(path).items():
+    for name, value in read_toml("--config", path).items():
         if name not in known:
             raise UsageError(f"--config: {path} has {name!r}, allowed is one of {', '.join(known)}")
         if name in ("task", "env"):
@@ -61,17 +60,6 @@ def text(plan: Plan, preset: str) -> str:
         value = _toml(getattr(plan.config, field.name))
         lines += [f"# {field.metadata['help']}", f"{field.name} = {value}"]
     return "\n".join(lines) + "\n"
-
-
-def _read(path: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(pathlib.Path(path).read_text())
-    except (OSError, ValueError) as error:  # TOML's and Unicode's errors are ValueErrors.
-        raise UsageError(f"--config: got {path!r}, allowed is a TOML file ({error})") from None
 
 
 def _word(path: str, name: str, value: Any) -> str:

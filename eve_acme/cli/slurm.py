@@ -98,7 +98,7 @@ _SCRIPT = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --signal=B:TERM@120
-# Submit it again to go on with a run that the time limit or a failure has ended.
+# Submit it again to resume a run that the time limit or a failure has ended.
 set -u
 
 eve=${{EVE:-{eve}}}
@@ -130,7 +130,7 @@ node() {{ # node HOST ROLE [--index I]: started again when it dies, unless its i
         wait_for "$step"
         code=$?
         if [[ -n $ended ]] || ((code == 0 || code == 2)); then exit "$code"; fi
-        echo "eve: $* on $host ended with $code, and is started again" >&2
+        echo "eve: $* on $host exited with code $code; restarting it" >&2
         sleep 2
     done
     exit "$code"

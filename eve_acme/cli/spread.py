@@ -1,16 +1,15 @@
 """`eve spread`: plots the posterior spread of tried and untried actions over training."""
 
 import argparse
-import csv
-import io
 import pathlib
 from typing import Any, NamedTuple
 
 from eve_acme.cli import options
 from eve_acme.config import EVEConfig
 from eve_acme.errors import UsageError
-from eve_acme.experiments import plan, tasks, visits
-from eve_acme.files import write_atomically
+from eve_acme.experiments import engines, plan, tasks, visits
+from eve_acme.experiments.figures import style
+from eve_acme.files import write_atomically, write_csv
 
 SAMPLES = 64
 
@@ -39,14 +38,14 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "spread",
         help="plot the posterior's spread of tried and untried actions on Deep Sea",
-        description="Trains on a Deep Sea and measures, every so many episodes, over all visited "
-        "states, the posterior standard deviation of values of tried and of untried actions. "
-        "Writes spread.csv and spread.png to DIR.",
+        description="Trains on a Deep Sea and measures at intervals the posterior standard "
+        "deviation of the values of tried and of untried actions, averaged over all visited "
+        "states. Writes spread.csv and spread.png to DIR.",
         epilog="example:  eve spread deep_sea:size=50 --episodes 1000 --out DIR",
     )
     parser.add_argument("task", nargs="?", default="deep_sea:size=20")
     parser.add_argument("--episodes", type=int, default=400, metavar="N")
-    parser.add_argument("--every", type=int, default=20, metavar="N", help="how often to measure")
+    parser.add_argument("--every", type=int, default=20, metavar="N", help="interval in episodes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", required=True, metavar="DIR")
     options.add_config(parser)
@@ -62,17 +61,12 @@ def run(args: argparse.Namespace) -> int:
     if task.encoding != "index":
         raise UsageError(f"task: got {args.task!r}, allowed for spread is encoding=index")
     for name in ("episodes", "every"):
-        if getattr(args, name) < 1:
-            raise UsageError(f"--{name}: got {getattr(args, name)}, allowed is 1 or more")
-    seed = options.checked_seed(args.seed)
+        options.whole(name, getattr(args, name))
+    seed = options.whole("seed", args.seed, 0, options.MOST_SEED)
     directory = plan.new_directory(args.out, "")
     points = measure(config, task, args.episodes, args.every, seed)
     directory.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(Spread._fields)
-    writer.writerows(points)
-    write_atomically(directory / "spread.csv", text.getvalue().encode())
+    write_csv(directory / "spread.csv", Spread._fields, points)
     title = f"{args.task}, prior {config.prior}, {config.predictive}, {config.first_layer}"
     _plot(directory / "spread.png", points, title)
     print(f"{directory}/spread.png, {directory}/spread.csv")
@@ -93,21 +87,17 @@ def measure(
     """
     import jax
 
-    from eve_acme.core.networks import make_networks
     from eve_acme.embedded import Engine
 
     environment = tasks.compact(task, tasks.load(task, seed))
-    spec = argparse.Namespace(
-        actions=environment.action_spec(), observations=environment.observation_spec()
-    )
-    network = make_networks(spec, config)
+    network = engines.make_network(config, environment)
     engine = Engine(environment, network, config, seed)
-    measured = jax.jit(_statistics(config, network, task.settings["size"] ** 2))
+    states = task.settings["size"] ** 2
+    measured = jax.jit(_statistics(config, network, states))
     points = []
     for episode in engine.episodes_until(episodes):
         if episode.number % every:
             continue
-        states = task.settings["size"] ** 2
         tried = visits.of_replay(engine.replay, states, network.num_actions) > 0
         std, optimism, gain = jax.device_get(
             measured(engine.posterior(), jax.random.PRNGKey(episode.number))
@@ -164,24 +154,21 @@ def _statistics(config: EVEConfig, network: Any, num_states: int) -> Any:
 
 
 def _plot(path: pathlib.Path, points: list[Spread], title: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    columns = {name: [getattr(point, name) for point in points] for name in Spread._fields}
-    figure, axes = plt.subplots(2, 1, figsize=(7, 6), sharex=True)
-    axes[0].semilogy(columns["episode"], columns["untried"], label="untried actions")
-    axes[0].semilogy(columns["episode"], columns["tried"], label="tried actions")
-    axes[0].set_ylabel("posterior std of q, visited states")
-    axes[0].legend(frameon=False)
-    axes[1].semilogy(columns["episode"], columns["gain"], label="gain |dq / dh1|, tried actions")
-    axes[1].semilogy(columns["episode"], columns["optimism"], label="optimism of untried actions")
-    axes[1].set_xlabel("episode")
-    axes[1].legend(frameon=False)
-    axes[0].set_title(title, fontsize=10)
-    figure.tight_layout()
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=110)
-    plt.close(figure)
-    write_atomically(path, data.getvalue())
+    panels = (
+        (
+            "posterior std of q, visited states",
+            dict(untried="untried actions", tried="tried actions"),
+        ),
+        ("", dict(gain="gain |dq / dh1|, tried actions", optimism="optimism of untried actions")),
+    )
+    with style.house():
+        figure, axes = style.new(rows=2, size=(7, 6), sharex=True)
+        for axis, (label, lines) in zip(axes[:, 0], panels, strict=True):
+            for name, text in lines.items():
+                values = [getattr(point, name) for point in points]
+                axis.semilogy([point.episode for point in points], values, label=text)
+            axis.set_ylabel(label)
+            axis.legend()
+        axes[1, 0].set_xlabel("episode")
+        axes[0, 0].set_title(title)
+    write_atomically(path, style.png(figure))

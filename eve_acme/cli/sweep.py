@@ -16,7 +16,7 @@ from eve_acme.cli import options
 from eve_acme.errors import UsageError
 from eve_acme.experiments import overview, sweeps, table, tasks
 from eve_acme.experiments import plan as plan_lib
-from eve_acme.files import Damaged, read_sealed_json, write_atomically
+from eve_acme.files import Damaged, read_sealed_json, write_atomically, writing
 
 POLL_SECONDS = 0.5
 IMAGE = "eve_acme:latest"
@@ -37,8 +37,8 @@ def add_parser(commands: Any) -> None:
         help="run agents, settings, tasks and seeds, and print the table",
         description="Runs all combinations, N at a time, into DIR/AGENT-SETTING/TASK-seedSEED, and "
         "writes DIR/table.csv.gz. Call it again after any interruption: finished runs are kept, "
-        "and runs of EVE that were interrupted resume. Runs that DIR's table has as finished are "
-        "done even without their folders: the table alone carries a sweep to another machine. "
+        "and runs of EVE that were interrupted resume. A run that DIR's table lists as finished "
+        "counts as done without its folder: the table alone continues a sweep on another machine. "
         "TASK may be the name of a set: "
         "exploration (62 tasks), bsuite (468), bsuite-lite (every fourth id), encodings, or one of "
         "bsuite's experiments (deep_sea, cartpole_swingup, ...). Instead of tasks, FILE.toml may "
@@ -49,45 +49,40 @@ def add_parser(commands: Any) -> None:
         "--out DIR -- --episodes 600 --stop-when-solved",
     )
     parser.add_argument("tasks", nargs="+", metavar="TASK|FILE.toml")
-    parser.add_argument("--agents", metavar="A,A", help="of eve, dqn, boot_dqn, random")
     parser.add_argument(
-        "--settings", metavar="S,S", help="of EVE: presets and FIELD=VALUE, joined by + (default)"
+        "--agents", metavar="A,A", help="agents: eve, dqn, boot_dqn, random (default: eve)"
+    )
+    parser.add_argument(
+        "--settings",
+        metavar="S,S",
+        help="of EVE: presets and FIELD=VALUE, joined by + (default: default)",
     )
     parser.add_argument("--seeds", help="such as 0-4 or 0,3 (default: 0-4)")
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="runs at a time (default: one for each core)"
     )
     parser.add_argument(
-        "--hours", type=float, metavar="H", help="start nothing that is not done by then"
+        "--hours", type=float, metavar="H", help="start no run that would end after H hours"
     )
-    parser.add_argument("--out", required=True, metavar="DIR")
-    parser.add_argument("--only", type=int, metavar="I", help="the run with this index alone")
-    parser.add_argument("--slurm", metavar="FILE", help="write a Slurm array script, run nothing")
-    parser.add_argument(
-        "--kubernetes", metavar="FILE", help="write an indexed Job as JSON, run nothing"
-    )
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the sweep")
+    parser.add_argument("--only", type=int, metavar="I", help="run only the run with index I")
+    parser.add_argument("--slurm", metavar="FILE", help="write a Slurm array script instead")
+    parser.add_argument("--kubernetes", metavar="FILE", help="write an indexed Job as JSON instead")
     parser.set_defaults(command=run, passes_rest=True)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    jobs = (os.cpu_count() or 1) if args.jobs is None else args.jobs
-    if jobs < 1:
-        raise UsageError(f"--jobs: got {jobs}, allowed is a whole number from 1")
+    jobs = options.whole("jobs", (os.cpu_count() or 1) if args.jobs is None else args.jobs)
     if args.hours is not None and not 0 < args.hours < 1e6:
         raise UsageError(f"--hours: got {args.hours}, allowed is a number above 0")
-    if not args.out:
-        raise UsageError("--out: got '', allowed is a folder")
     commands = _spec(args).commands()
     plans = [options.plan_of(args.parse(words)) for words in commands]
     if args.slurm is not None or args.kubernetes is not None:
         return _write_jobs(args, len(commands))
     if args.only is not None:
-        if not 0 <= args.only < len(commands):
-            raise UsageError(
-                f"--only: got {args.only}, allowed is a whole number from 0 to {len(commands) - 1}"
-            )
-        commands, plans = commands[args.only : args.only + 1], plans[args.only : args.only + 1]
+        only = options.whole("only", args.only, 0, len(commands) - 1)
+        commands, plans = [commands[only]], [plans[only]]
     directory = pathlib.Path(args.out)
     known = _table(directory)
     waiting = []
@@ -109,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"table: {path}", file=sys.stderr)
         print(overview.markdown(table.read(path)))
     if left_over:
-        print(f"not started, for want of time: {len(left_over)} runs; call it again:")
+        print(f"not started within --hours: {len(left_over)} runs; call it again:")
         for left_run in left_over[:20]:
             print(f"  {left_run.out}")
     return 1 if failed else 0
@@ -127,7 +122,7 @@ def _spec(args: argparse.Namespace) -> sweeps.Spec:
         given = [name for name in ("agents", "settings", "seeds") if getattr(args, name)]
         if len(args.tasks) > 1 or given or args.rest:
             what = f"--{given[0]}" if given else "more words"
-            raise UsageError(f"FILE: got {what} beside {args.tasks[0]!r}, allowed is it alone")
+            raise UsageError(f"FILE: got {what} beside {args.tasks[0]!r}, allowed is FILE alone")
         return sweeps.from_file(args.tasks[0])
     values: dict[str, Any] = dict(tasks=tuple(args.tasks), options=tuple(args.rest))
     for name in ("agents", "settings"):
@@ -151,10 +146,8 @@ def _write_jobs(args: argparse.Namespace, runs: int) -> int:
         (args.kubernetes, sweeps.kubernetes(line, runs, IMAGE)),
     ):
         if path is not None:
-            try:
+            with writing("FILE", path):
                 write_atomically(pathlib.Path(path), text.encode())
-            except OSError as error:
-                raise UsageError(f"FILE: got {path!r}, allowed is a new file ({error})") from None
             print(f"{path}: {runs} runs")
     return 0
 

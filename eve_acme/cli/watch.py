@@ -18,10 +18,10 @@ def add_parser(commands: Any) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "watch",
-        help="serve the page of a run on this machine while it goes on",
+        help="serve the page of a run on this machine, also during the run",
         description="Serves the page of the 'eve run' or 'eve launch' in DIR on "
-        f"http://{HOST}:PORT/, made anew from its files at each request; browsers load it again "
-        f"every {REFRESH_SECONDS} seconds. Nothing else is served. Ctrl-C ends it.",
+        f"http://{HOST}:PORT/, rebuilt from its files at each request; browsers reload it every "
+        f"{REFRESH_SECONDS} seconds. Serves nothing else. Ctrl-C stops it.",
         epilog="example:  eve watch runs/deep_sea-0-eve-seed0",
     )
     parser.add_argument("run", metavar="DIR")
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     directory = pathlib.Path(args.run)
     run_page.build(directory)
     with serving(directory, args.port) as server:
-        print(f"{directory}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+        print(f"{directory}: http://{HOST}:{server.server_port}/ (Ctrl-C stops it)", flush=True)
         server.serve_forever()
     return 0
 

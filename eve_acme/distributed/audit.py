@@ -77,4 +77,4 @@ def _mend(path: Any, belongs: str, counted: list[Any], episodes: dict[Any, Any])
     written.sync()
     written.close()
     temporary.replace(path)
-    return f"the counter had {before} episodes, and replay {len(episodes)}, which now counts"
+    return f"the counter had {before} episodes, and replay {len(episodes)}: took those of replay"

@@ -122,7 +122,7 @@ class Coordinator(Node):
                 causes.append(f"learner has not learnt for {quiet:.0f} s: {why}")
         for actor, silent in sorted((seen["silence"] or {}).items()):
             if silent > STALL_SECONDS:
-                causes.append(f"actor {actor} has not been heard of for {silent:.0f} s")
+                causes.append(f"actor {actor} has made no call for {silent:.0f} s")
         return causes
 
     def _quiet(self, name: str, value: Any) -> float:

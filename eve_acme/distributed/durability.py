@@ -32,6 +32,7 @@ import reverb
 from eve_acme.agent import adder, dataset, replay
 from eve_acme.agent.builder import EVEBuilder
 from eve_acme.config import EVEConfig
+from eve_acme.distributed.counter import OVER
 from eve_acme.distributed.remote import Stopped
 from eve_acme.replay import journal
 from eve_acme.types import New
@@ -108,30 +109,31 @@ class Log:
             known = itertools.islice(journal.trajectories(self._path), count)
             fill(self._client, replay.STREAM, known)
 
-    def commit(self, actor: int, index: int, life: int, places: range, summary: Any) -> Any:
+    def commit(self, actor: int, index: int, life: int, first: int, end: int, summary: Any) -> Any:
         """Counts an episode once its trajectories are stored; blocks up to `WAIT_SECONDS`.
 
         Args:
           actor: index of the actor.
           index: index of the episode among the actor's own.
           life: the id of the actor's adder.
-          places: the numbers of the episode's trajectories.
+          first: number of the episode's first trajectory.
+          end: one more than the number of its last trajectory.
           summary: the episode's summary.
 
         Returns:
           The index and summary of the actor's newest episode: this one, unless the call is a
           repeated one and a later episode was counted since. Or the list of trajectories that the
-          actor must send again. Or None once the log is closed.
+          actor must send again. Or OVER once the log is closed.
         """
 
         def missing() -> list[int]:
-            return [i for i in places if not self._has(life, i)]
+            return [i for i in range(first, end) if not self._has(life, i)]
 
         with self.changed:
             if not self._counted(actor, index):
                 self.changed.wait_for(lambda: self.closed or not missing(), timeout=WAIT_SECONDS)
                 if self.closed:
-                    return None
+                    return OVER
                 if missing():
                     return missing()
             if not self._counted(actor, index):  # Two equal calls may have waited.
@@ -143,7 +145,10 @@ class Log:
         return self._last.get(actor)
 
     def close(self) -> dict[int, tuple[int, dict[str, Any]]]:
-        """Counts no more episodes; returns index and summary of each actor's newest episode."""
+        """Counts no more episodes; returns index and summary of each actor's newest episode.
+
+        The counter may lack some of them, if an actor's host was lost before the actor reported.
+        """
         with self.changed:
             self.closed = True
             self.changed.notify_all()

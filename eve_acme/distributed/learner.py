@@ -150,7 +150,9 @@ class Learner(Node):
             good = checkpoints(self._directory)
             self._failed = keep_batch(error, self._run.directory, good[-1] if good else None)
         except ReplayFull as error:
-            self._failed = f"{error}; with more room, eve launch --resume {self._run.directory}"
+            self._failed = (
+                f"{error}; with more room, continue by eve launch --resume {self._run.directory}"
+            )
         except BaseException as error:
             if not self._stop.is_set():
                 self._error = error
@@ -181,7 +183,7 @@ class Learner(Node):
         self._next_check = now + CHECK_SECONDS
         if now - self._heard > SILENCE_SECONDS:
             if self._replay.status()["size"] > self._learner.steps:
-                raise RuntimeError(f"nothing came from replay for {SILENCE_SECONDS:.0f} s")
+                raise RuntimeError(f"no trajectory arrived from replay for {SILENCE_SECONDS:.0f} s")
             self._heard = now
 
     def _learn(self) -> None:
@@ -198,11 +200,11 @@ class Learner(Node):
             self._replay.status()  # Blocks until replay has filled its tables from its log.
             dataset = self._builder.make_dataset_iterator(reverb.Client(self._reverb))
             while not self._stop.is_set():
-                self._waiting, self._heard = "no trajectory: it waits for actors", time.monotonic()
+                self._waiting, self._heard = "no new trajectory from the actors", time.monotonic()
                 try:
                     new = next(dataset)
                 except Exception as error:  # Any way to lose the connection.
-                    self._say(f"replay went away ({str(error)[:200]})")
+                    self._say(f"lost the connection to replay ({str(error)[:200]})")
                     break
                 self._waiting = None
                 yield new

@@ -68,9 +68,9 @@ def samples(
         rate = window.rate(field)
         if rate is not None:
             found.append((name, "gauge", f"Growth of {field} over the last seconds", rate))
-    found.append(("node_restarts_total", "counter", "Nodes that were started again", restarts))
+    found.append(("node_restarts_total", "counter", "Restarts of each node", restarts))
     troubles = len(status.get("trouble", ()))
-    found.append(("troubles", "gauge", "Nodes that do not answer or do not move", troubles))
+    found.append(("troubles", "gauge", "Nodes that do not answer or make no progress", troubles))
     since = window.seconds_since_progress
     found.append(("seconds_since_progress", "gauge", "Since a step or round was added", since))
     return found
@@ -101,7 +101,7 @@ def why_stalled(window: StatusWindow, seconds: float = STALL_SECONDS) -> str | N
     if since <= seconds:
         return None
     troubles = "; ".join(window.latest["trouble"])
-    return f"no episode, step or round for {since:.0f} s: {troubles or 'no node says why'}"
+    return f"no episode, step or round for {since:.0f} s: {troubles or 'no node reports a problem'}"
 
 
 class Endpoint:

@@ -3,7 +3,6 @@
 import threading
 from typing import Any
 
-from eve_acme.distributed.counter import OVER
 from eve_acme.distributed.node import Node, Run, make_builder, make_spec
 
 
@@ -22,6 +21,9 @@ class Replay(Node):
         )
         client = reverb.Client(f"localhost:{self._server.port}")
         self._log = durability.Log(run.state / "replay.journal", client, run.plan.identity)
+        # Methods of the log that other nodes call.
+        self.commit, self.close = self._log.commit, self._log.close
+        self.last, self.sync = self._log.last, self._log.sync
         self._error: Exception | None = None
         self._workers = [
             threading.Thread(target=self._watched, args=work, daemon=True)
@@ -30,38 +32,6 @@ class Replay(Node):
                 (durability.sync_now_and_then, self._log, self._stop),
             )
         ]
-
-    def commit(self, actor: int, index: int, life: int, first: int, end: int, summary: Any) -> Any:
-        """Counts an actor's episode once its trajectories are stored.
-
-        Args:
-          actor: index of the actor.
-          index: index of the episode among the actor's own.
-          life: the id of the actor's adder.
-          first: number of the episode's first trajectory.
-          end: one more than the number of its last trajectory.
-          summary: the episode's summary.
-
-        Returns:
-          As `Log.commit`, with OVER in place of None once replay is closed.
-        """
-        answer = self._log.commit(actor, index, life, range(first, end), summary)
-        return OVER if answer is None else answer
-
-    def close(self) -> dict[int, tuple[int, dict[str, Any]]]:
-        """Counts no more episodes; returns index and summary of each actor's newest episode.
-
-        The counter may lack some of them, if an actor's host was lost before the actor reported.
-        """
-        return self._log.close()
-
-    def last(self, actor: int) -> tuple[int, dict[str, Any]] | None:
-        """Returns index and summary of an actor's newest counted episode; None if it has none."""
-        return self._log.last(actor)
-
-    def sync(self) -> None:
-        """Fsyncs the log."""
-        self._log.sync()
 
     def status(self) -> dict[str, Any]:
         """Returns the numbers of steps, bytes and episodes stored."""

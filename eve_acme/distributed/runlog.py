@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from eve_acme.distributed.node import Run
+from eve_acme.experiments.boards import TensorBoard
 from eve_acme.experiments.recorder import write_json
 
 METRICS_SECONDS = 5.0
@@ -34,7 +35,7 @@ class RunLog:
         self._metric_rows = csv.DictWriter(self._metrics, METRICS, extrasaction="ignore")
         if new:
             self._metric_rows.writeheader()
-        self._board: Any = None
+        self._board = TensorBoard(run.directory / "tensorboard")
         self._next = 0.0
 
     def episode(self, number: int, episode: dict[str, Any]) -> None:
@@ -55,23 +56,10 @@ class RunLog:
         self._metric_rows.writerow(status)
         self._metrics.flush()
         self._episodes.flush()
-        self._to_tensorboard(status)
-
-    def _to_tensorboard(self, status: dict[str, Any]) -> None:
-        import tensorflow as tf
-
-        if self._board is None:
-            self._board = tf.summary.create_file_writer(str(self._directory / "tensorboard"))
-        with self._board.as_default():
-            for name in METRICS[1:]:
-                value = status.get(name)
-                if value is not None:
-                    tf.summary.scalar(name, float(value), step=status["env_steps"])
-            self._board.flush()
+        self._board.write({k: status[k] for k in METRICS[1:] if status.get(k) is not None})
 
     def close(self) -> None:
         self._next = 0.0
         self._metrics.close()
         self._episodes.close()
-        if self._board is not None:
-            self._board.close()
+        self._board.close()

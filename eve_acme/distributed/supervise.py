@@ -24,7 +24,7 @@ from typing import Any
 
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.program import ROLES
-from eve_acme.errors import InputError, UsageError
+from eve_acme.errors import UsageError
 from eve_acme.files import disk_full, is_disk_full
 
 MOST_DEATHS = 5
@@ -174,12 +174,12 @@ class Supervisor:
             how = f"eve launch --resume {self._run.directory}"
             raise GaveUp(disk_full(self._run.directory, how))
         if code == REFUSED:
-            raise GaveUp(f"{last_error(log)} ({name}; all of it: {log})")
+            raise GaveUp(f"{last_error(log)} ({name}; log: {log})")
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         if len(deaths) == MOST_DEATHS and deaths[-1] - deaths[0] < DEATHS_SECONDS:
             raise GaveUp(
                 f"{name} died {MOST_DEATHS} times within {DEATHS_SECONDS:.0f} s, last with {how}: "
-                f"{last_error(log)} (all of it: {log})"
+                f"{last_error(log)} (log: {log})"
             )
         self._start(name)
         self._write_pids()
@@ -233,7 +233,7 @@ def _node_process(
     signal.signal(signal.SIGTERM, lambda *_: base.finish_all())
     try:
         program.run_node(run, addresses, name.role, name.index)
-    except (UsageError, InputError) as error:
+    except UsageError as error:
         print(error.details, error, sep="\n", flush=True)
         program.leave(REFUSED)
     except BaseException as error:

@@ -82,8 +82,8 @@ def _give_up(run: Run, manager: Any, error: Exception) -> None:
     others.start()
     others.join(SECONDS_TO_SAVE)
     print(
-        f"eve: a node died ({type(error).__name__}: {error}), and threads are not started again; "
-        f"what was learnt is in {run.state}, to go on: eve launch --resume {run.directory}",
+        f"eve: a node died ({type(error).__name__}: {error}), and local_mt restarts no node; the "
+        f"state of the run is in {run.state}; to continue: eve launch --resume {run.directory}",
         file=sys.stderr,
     )
     leave(1)  # A thread blocked on the dead node would keep the interpreter from exiting.

@@ -1,5 +1,6 @@
 """bsuite's unmodified baseline agents, wrapped in the interface of the engines."""
 
+import importlib
 from typing import Any
 
 import dm_env
@@ -35,18 +36,11 @@ class BaselineEngine(Loop):
 
 
 def _make(name: str, environment: dm_env.Environment, seed: int) -> Any:
-    specs = (environment.observation_spec(), environment.action_spec())
-    if name == "random":
-        from bsuite.baselines.random import agent as random_agent
-
-        return random_agent.default_agent(*specs, seed=seed)
-    if name == "dqn":
-        from bsuite.baselines.jax.dqn import agent as dqn_agent
-
-        return dqn_agent.default_agent(*specs, seed=seed)
-    from bsuite.baselines.jax.boot_dqn import agent as boot_dqn_agent
-
-    return boot_dqn_agent.default_agent(*specs, seed=seed)
+    package = "bsuite.baselines" if name == "random" else "bsuite.baselines.jax"
+    module = importlib.import_module(f"{package}.{name}.agent")
+    return module.default_agent(
+        environment.observation_spec(), environment.action_spec(), seed=seed
+    )
 
 
 def _parameters(agent: Any) -> int:

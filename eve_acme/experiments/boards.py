@@ -16,10 +16,10 @@ class TensorBoard:
         import tensorflow as tf
 
         if self._writer is None:
-            self._writer = tf.summary.create_file_writer(str(self._directory))
+            self._writer = tf.summary.create_file_writer(str(self._directory), flush_millis=5000)
         with self._writer.as_default():
             for name, value in values.items():
-                tf.summary.scalar(name, value, step=int(values["env_steps"]))
+                tf.summary.scalar(name, float(value), step=int(values["env_steps"]))
 
     def close(self) -> None:
         """Flushes and closes the event file."""

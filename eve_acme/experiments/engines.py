@@ -7,7 +7,7 @@ from typing import Any
 from eve_acme import config as config_lib
 from eve_acme.embedded.loop import Loop
 from eve_acme.environments.wrappers import IndexAsOneHot
-from eve_acme.errors import InputError, UsageError
+from eve_acme.errors import UsageError
 from eve_acme.experiments import limits, packages, tasks, visits
 from eve_acme.experiments.baselines import BaselineEngine
 from eve_acme.experiments.plan import Plan
@@ -17,11 +17,10 @@ from eve_acme.types import ReplayFull
 
 def make(plan: Plan) -> Loop:
     """Makes the engine; raises UsageError if network or replay do not fit the environment."""
-    task = tasks.parse(plan.task)
-    raw = _logged(task, plan.seed)
-    from eve_acme.core.networks import make_networks
     from eve_acme.core.observations import is_index
 
+    task = tasks.parse(plan.task)
+    raw = _logged(task, plan.seed)
     if plan.agent != "eve":
         spec = raw.observation_spec()
         if not hasattr(spec, "shape"):
@@ -38,37 +37,33 @@ def make(plan: Plan) -> Loop:
     steps = plan.episodes * task.settings["size"] if task.is_deep_sea else 0
     if plan.config.subsample:
         steps //= plan.config.n_step + 1
-    engine: Any = None
+    network = make_network(plan.config, environment)
+    engine: Any
+    if plan.engine == "acme":
+        packages.require("--engine acme", "acme", "reverb")
+        from eve_acme.agent.run import AcmeEngine
+
+        engine = AcmeEngine(environment, network, plan.config, plan.seed)
+    else:
+        from eve_acme.embedded import Engine
+
+        engine = Engine(environment, network, plan.config, plan.seed)
     try:
-        check(plan, environment)
-        network = make_networks(specs(environment), plan.config)
-        if plan.engine == "acme":
-            packages.require("--engine acme", "acme", "reverb")
-            from eve_acme.agent.run import AcmeEngine
-
-            engine = AcmeEngine(environment, network, plan.config, plan.seed)
-        else:
-            from eve_acme.embedded import Engine
-
-            engine = Engine(environment, network, plan.config, plan.seed)
         engine.check_room(max(steps, plan.config.min_replay))
-    except (ReplayFull, InputError, config_lib.ConfigError) as error:
-        if engine is not None:
-            engine.close()
-        raise UsageError(error) from None
+    except ReplayFull:
+        engine.close()
+        raise
     return engine
 
 
-def check(plan: Plan, environment: Any) -> None:
-    """Raises InputError or ConfigError if the plan's network does not fit the environment's specs,
-    or needs more memory than this machine has."""
+def make_network(config: config_lib.EVEConfig, environment: Any) -> Any:
+    """Makes the Q-network; raises UsageError if it does not fit the environment's specs, or needs
+    more memory than this machine has."""
     from eve_acme.core.networks import make_networks
 
-    environment_spec = specs(environment)
-    limits.check_memory(
-        plan.config, environment_spec.observations, environment_spec.actions.num_values
-    )
-    make_networks(environment_spec, plan.config)
+    spec = specs(environment)
+    limits.check_memory(config, spec.observations, spec.actions.num_values)
+    return make_networks(spec, config)
 
 
 def specs(environment: Any) -> Any:

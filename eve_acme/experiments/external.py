@@ -138,21 +138,18 @@ def load(name: str, seed: int, **make: Any) -> dm_env.Environment:
     kind, _, rest = name.partition(_LIMIT)[0].partition(":")
     if kind in KINDS and limit is not None:
         make["max_episode_steps"] = limit  # Replaces the registry's own limit.
-    try:
-        with guarded(f"env: {name!r} cannot be used", "an environment of dm_env or Gymnasium"):
-            if kind in KINDS:
-                inner = _from_registry(kind, rest, **make)
-            else:
-                inner = _from_function(kind, rest, seed)
-            if hasattr(inner, "observation_space"):
-                inner = FromGym(inner, seed)
-            if not isinstance(inner, dm_env.Environment):
-                kind_given = type(inner).__name__
-                raise InputError(f"got {kind_given}, allowed is an environment of dm_env")
-            _check_specs(inner)
-            return External(StepLimit(with_discrete_actions(inner), limit), name)
-    except InputError as error:
-        raise UsageError(error) from None
+    with guarded(f"env: {name!r} cannot be used", "an environment of dm_env or Gymnasium"):
+        if kind in KINDS:
+            inner = _from_registry(kind, rest, **make)
+        else:
+            inner = _from_function(kind, rest, seed)
+        if hasattr(inner, "observation_space"):
+            inner = FromGym(inner, seed)
+        if not isinstance(inner, dm_env.Environment):
+            kind_given = type(inner).__name__
+            raise InputError(f"got {kind_given}, allowed is an environment of dm_env")
+        _check_specs(inner)
+        return External(StepLimit(with_discrete_actions(inner), limit), name)
 
 
 def _check_specs(environment: dm_env.Environment) -> None:
@@ -165,31 +162,28 @@ def _check_specs(environment: dm_env.Environment) -> None:
 
 
 def _from_registry(package: str, name: str, **make: Any) -> Any:
-    try:
-        module = importlib.import_module(package)
-    except ImportError:
-        raise UsageError(
-            f"env: got '{package}:{name}', allowed once the package is there "
-            f"(pip install {package})"
-        ) from None
+    module = _imported(package, package, f"{package}:{name}")
     module_name, separator, _ = name.partition(":")
     begin = name.replace("/", "-").partition("-")[0]
     if not separator and begin in PACKAGES and name not in getattr(module, "registry", {}):
         module_name, separator = PACKAGES[begin][0], ":"
         name = f"{module_name}:{name}"
     if separator:
-        try:
-            importlib.import_module(module_name)
-        except ImportError:
-            install = dict(PACKAGES.values()).get(module_name, module_name)
-            raise UsageError(
-                f"env: got '{package}:{name}', allowed once the package is there "
-                f"(pip install {install})"
-            ) from None
+        install = dict(PACKAGES.values()).get(module_name, module_name)
+        _imported(module_name, install, f"{package}:{name}")
     try:
         return module.make(name, **make)
     except module.error.UnregisteredEnv as error:
         raise InputError(f"{error} (of another package: {package}:PACKAGE:ID)") from None
+
+
+def _imported(module: str, package: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UsageError(
+            f"env: got {name!r}, allowed once the package is installed (pip install {package})"
+        ) from None
 
 
 def _from_function(module: str, name: str, seed: int) -> Any:

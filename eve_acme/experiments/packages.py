@@ -23,7 +23,7 @@ def require(option: str, *packages: str) -> None:
     """
     for package in packages:
         if not _is_there(package):
-            raise UsageError(f"{option}: allowed once {package} is there ({_INSTALL[package]})")
+            raise UsageError(f"{option}: allowed once {package} is installed ({_INSTALL[package]})")
 
 
 def _is_there(package: str) -> bool:

@@ -148,7 +148,7 @@ def cannot_write(directory: pathlib.Path, error: OSError, how: str) -> UsageErro
     """
     if not files.is_disk_full(error):
         return UsageError(
-            f"--out: got {str(directory)!r}, allowed is a folder that can be written ({error})"
+            f"--out: got {str(directory)!r}, allowed is a path that can be written ({error})"
         )
     return UsageError(files.disk_full(directory, how))
 

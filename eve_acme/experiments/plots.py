@@ -1,54 +1,86 @@
-"""Plots the learning curve."""
+"""The learning curve of a run: its returns and, for Deep Sea, its share of bad episodes."""
 
-import io
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from eve_acme.experiments.figures import style
 from eve_acme.experiments.recorder import LAST, THRESHOLDS, Recorder
 from eve_acme.files import write_atomically
 
+BINS = 200
+"""Points of a drawn line, whatever the number of episodes."""
+COLOUR = style.COLOURS["eve", "default"]
+
 
 def write_curve(path: pathlib.Path, recorder: Recorder, title: str) -> None:
-    """Plots episode returns and, for Deep Sea, the share of bad episodes with both thresholds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    episodes = np.arange(1, len(recorder.returns) + 1)
+    """Writes a PNG of episode returns and, for Deep Sea, of the share of bad episodes."""
     panels = 2 if recorder.bad else 1
-    figure, axes = plt.subplots(panels, 1, figsize=(7, 3 * panels), sharex=True, squeeze=False)
-    returns = np.asarray(recorder.returns, float)
+    with style.house():
+        figure, axes = style.new(rows=panels, size=(7, 3 * panels), sharex=True)
+        draw_returns(axes[0, 0], np.asarray(recorder.returns, float))
+        if recorder.bad:
+            bad = np.diff(recorder.bad, prepend=0)
+            draw_bad(axes[1, 0], bad, recorder.solved)
+        axes[0, 0].set_title(title)
+    figure.set_layout_engine("tight")  # Faster than "constrained": nodes wait for this file.
+    write_atomically(path, style.png(figure, dpi=110))
+
+
+def draw_returns(axis: Any, returns: np.ndarray) -> None:
+    """Draws the range of returns, their running mean, and a cross for each beyond the axis.
+
+    Args:
+      axis: axes to draw on.
+      returns: `[episodes]`.
+    """
     smooth = running_mean(returns)
     low, high = limits(returns, smooth)
     margin = 0.05 * (high - low) or 0.05
-    shown = np.clip(returns, low, high)
-    out = shown != returns
-    axes[0, 0].plot(episodes[~out], returns[~out], ".", ms=2, alpha=0.5, color="tab:gray")
-    axes[0, 0].plot(episodes, smooth, color="tab:blue", label=f"mean of the last {LAST}")
+    number, least, most = bins(returns)
+    axis.fill_between(number, least, most, color=COLOUR, alpha=0.25, lw=0)
+    mean = f"mean of the last {LAST}"
+    [line] = axis.plot(number, smooth[number - 1], color=COLOUR, lw=2, label=mean)
+    style.hover(line, f"{mean}: now {smooth[-1]:.4g}")
+    out = (returns < low) | (returns > high)
     if out.any():
         text = f"{out.sum()} beyond the axis ({returns[out].min():g} to {returns[out].max():g})"
-        axes[0, 0].plot(episodes[out], shown[out], "x", ms=4, color="tab:red", label=text)
-    axes[0, 0].set_ylim(low - margin, high + margin)
-    axes[0, 0].set_ylabel("return")
-    axes[0, 0].legend(loc="best", frameon=False)
-    if recorder.bad:
-        axes[1, 0].plot(episodes, np.array(recorder.bad) / episodes, color="tab:red")
-        for name, threshold in THRESHOLDS.items():
-            axes[1, 0].axhline(threshold, ls=":", color="k", lw=0.8)
-            episode = recorder.solved[name]
-            text = f"{1 - threshold:.0%} good: " + (f"episode {episode}" if episode else "not yet")
-            axes[1, 0].text(1, threshold + 0.01, text, fontsize=8)
-        axes[1, 0].set_ylabel("share of bad episodes so far")
-        axes[1, 0].set_ylim(0, 1.05)
-    axes[-1, 0].set_xlabel("episode")
-    axes[0, 0].set_title(title)
-    figure.tight_layout()
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=110)
-    plt.close(figure)
-    write_atomically(path, data.getvalue())
+        shown = np.clip(returns[out], low, high)
+        axis.plot(np.nonzero(out)[0] + 1, shown, "x", ms=4, color=style.OTHERS[3], label=text)
+    axis.set(xlabel="episode", ylabel="return", ylim=(low - margin, high + margin))
+    axis.legend(loc="best")
+
+
+def draw_bad(axis: Any, bad: np.ndarray, solved: Mapping[str, int | None]) -> None:
+    """Draws the share of bad episodes so far, with both thresholds and when they were passed.
+
+    Args:
+      axis: axes to draw on.
+      bad: `[episodes]`, 1 for a bad episode, else 0.
+      solved: the episode at which a threshold was passed, by the names of `THRESHOLDS`.
+    """
+    share = np.cumsum(bad) / np.arange(1, len(bad) + 1)
+    number, _, _ = bins(share)
+    axis.plot(number, share[number - 1], color=COLOUR, lw=2)
+    for name, threshold in THRESHOLDS.items():
+        episode = solved.get(name)
+        text = f"{1 - threshold:.0%} good: " + (f"episode {episode}" if episode else "not yet")
+        axis.axhline(threshold, ls=":", lw=1, color=style.INK)
+        axis.text(1, threshold, text, va="bottom", fontsize=7)
+    axis.set(xlabel="episode", ylabel="share of bad episodes so far", ylim=(0, 1.03))
+
+
+def bins(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Splits values `[N]` into up to `BINS` consecutive bins.
+
+    Returns:
+      the number of the last value of each bin, its minimum and its maximum, each `[bins]`.
+    """
+    ends = np.unique(np.linspace(1, len(values), min(BINS, len(values))).astype(int))
+    starts = np.concatenate([[0], ends[:-1]])
+    return ends, np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
 
 
 def running_mean(returns: np.ndarray, window: int = LAST) -> np.ndarray:

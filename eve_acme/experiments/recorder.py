@@ -1,7 +1,5 @@
 """Records a run: its episodes, bsuite's columns and the summary. Writes all files atomically."""
 
-import csv
-import io
 import json
 import pathlib
 from typing import Any
@@ -10,7 +8,7 @@ import dm_env
 import numpy as np
 
 from eve_acme.experiments.tasks import Task
-from eve_acme.files import write_atomically
+from eve_acme.files import write_atomically, write_csv
 
 LAST = 100
 """Episodes over which a recent return is averaged."""
@@ -124,11 +122,9 @@ class Recorder:
         rows = [row for row in environment.logged_rows if row["episode"] < last["episode"]]
         rows.append(last)
         extra = {} if self.task.bsuite_id else self.task.settings
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=[*last, *extra])
-        writer.writeheader()
-        writer.writerows({**row, **extra} for row in rows)
-        write_atomically(directory / "results.csv", text.getvalue().encode())
+        names = [*last, *extra]
+        values = ([{**row, **extra}.get(name, "") for name in names] for row in rows)
+        write_csv(directory / "results.csv", names, values)
         if self.task.bsuite_id:
             name = f"bsuite_id_-_{self.task.bsuite_id.replace('/', '-')}.csv"
             link = directory / name
@@ -137,13 +133,10 @@ class Recorder:
 
     def write_episodes(self, directory: pathlib.Path) -> None:
         """Writes episodes.csv; its column `bad` is 1 for bad episodes of Deep Sea."""
-        text = io.StringIO()
-        writer = csv.writer(text)
         bad = list(np.diff(self.bad, prepend=0)) if self.bad else [""] * len(self.returns)
-        writer.writerow(["episode", "length", "total", "bad"])
         numbers = range(1, len(self.returns) + 1)
-        writer.writerows(zip(numbers, self.lengths, self.returns, bad, strict=True))
-        write_atomically(directory / "episodes.csv", text.getvalue().encode())
+        rows = zip(numbers, self.lengths, self.returns, bad, strict=True)
+        write_csv(directory / "episodes.csv", ("episode", "length", "total", "bad"), rows)
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:

@@ -12,17 +12,6 @@ from eve_acme.experiments import overview, page, scores, table, tasks
 from eve_acme.experiments.figures import FIGURES, Request, deep_sea, draw, settings, style
 from eve_acme.experiments.figures.curves import tasks_of
 
-TITLES = dict(
-    radar="Capabilities",
-    scores="bsuite's scores",
-    failures="Deep Sea: bad episodes",
-    sizes="Deep Sea: sizes",
-    encodings="Deep Sea: encodings",
-    spread="Visits against posterior spread",
-    ablations="Ablations",
-    sensitivity="Sensitivity",
-    curves="Learning curves",
-)
 NOTES = ("*.md", "*.toml", "*.txt")
 """Files beside a table that document its commands and commits; NAME.toml beside the folder NAME
 (the sweep) counts as one."""
@@ -55,13 +44,13 @@ def report(frame: pd.DataFrame, folders: tuple[pathlib.Path, ...]) -> str:
 
 def _figures(request: Request) -> Iterator[page.Section]:
     """Yields all figures that the data allow."""
-    for name in FIGURES:
+    for name, figure in FIGURES.items():
         for one in _requests(name, request):
             try:
                 drawn = draw(name, one)
             except UsageError:  # These results have no such data.
                 continue
-            title = TITLES[name] + (f": {one.task}" if one.task else "")
+            title = figure.title + (f": {one.task}" if one.task else "")
             wide = drawn.get_size_inches()[0] > 7
             yield page.Section(title, page.figure(drawn, title), wide)
 
@@ -86,37 +75,24 @@ def _scores(frame: pd.DataFrame) -> Iterator[page.Section]:
     by_seed = scores.by_seed(frame)
     if by_seed.empty:
         return
-    header = ["agent", "experiment", *(f"at {name}" for name in scores.THRESHOLDS), "seeds", "ids"]
-    rows = []
-    estimates = scores.by_experiment(by_seed)
-    for (agent, setting, name), part in estimates.groupby(
-        ["agent", "setting", "experiment"], sort=False
-    ):
-        by_threshold = part.set_index("threshold")
-        first = part.iloc[0]
-        ids = f"{first['ids']} of {first['all_ids']}" + ("" if first["complete"] else ", in part")
-        cells = [_interval(by_threshold["mean"].get(level)) for level in scores.THRESHOLDS]
-        rows.append([style.Series(agent, setting).name, name, *cells, first["seeds"], ids])
-    yield page.Section("Scores of experiments, with 95 % intervals", page.table(header, rows))
-    header = ["agent", "tag"]
-    for name in scores.THRESHOLDS:
-        header += [f"mean at {name}", f"interquartile mean at {name}"]
-    rows = []
-    for (agent, setting, tag), part in scores.by_tag(by_seed).groupby(
-        ["agent", "setting", "tag"], sort=False
-    ):
-        by_threshold = part.set_index("threshold")
-        cells = [
-            _interval(by_threshold[kind].get(level))
-            for level in scores.THRESHOLDS
-            for kind in ("mean", "iqm")
-        ]
-        first = part.iloc[0]
-        number = f"{first['experiments']} of {scores.experiments_with(tag)}"
-        name = style.Series(agent, setting).name
-        rows.append([name, tag, *cells, first["seeds"], number])
-    header += ["seeds", "experiments"]
-    yield page.Section("Scores of tags, with 95 % intervals", page.table(header, rows))
+    kinds = {"experiment": {"mean": ""}, "tag": {"mean": "mean ", "iqm": "interquartile mean "}}
+    for by, names in kinds.items():
+        columns = [(level, kind) for level in scores.THRESHOLDS for kind in names]
+        header = ["agent", by, *(f"{names[kind]}at {level}" for level, kind in columns), "seeds"]
+        header.append("ids" if by == "experiment" else "experiments")
+        rows = []
+        for (agent, setting, name), part in scores.estimates(by_seed, by).groupby(
+            ["agent", "setting", by], sort=False
+        ):
+            by_threshold, first = part.set_index("threshold"), part.iloc[0]
+            cells = [_interval(by_threshold[kind].get(level)) for level, kind in columns]
+            if by == "experiment":
+                number = f"{first['ids']} of {first['all_ids']}"
+                number += "" if first["complete"] else ", in part"
+            else:
+                number = f"{first['experiments']} of {scores.experiments_with(name)}"
+            rows.append([style.Series(agent, setting).name, name, *cells, first["seeds"], number])
+        yield page.Section(f"Scores of {by}s, with 95 % intervals", page.table(header, rows))
 
 
 def _interval(found: Any) -> str:

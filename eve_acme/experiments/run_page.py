@@ -5,19 +5,15 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from eve_acme.errors import UsageError
 from eve_acme.experiments import page, plots, table
 from eve_acme.experiments import plan as plan_lib
 from eve_acme.experiments.figures import Request, draw, style
-from eve_acme.experiments.recorder import LAST, THRESHOLDS
 from eve_acme.files import read_sealed_json, write_atomically
 
 FILE = "index.html"
-BINS = 200
-COLOUR = style.COLOURS["eve", "default"]
 RESULTS = (
     "episodes",
     "env_steps",
@@ -57,7 +53,7 @@ def build(directory: pathlib.Path, refresh: int | None = None) -> str:
         state = f"{done} of {plan.episodes} episodes, "
         state += "finished" if summary.get("finished") else "interrupted"
     title = f"{plan.label} on {plan.task}, seed {plan.seed}"
-    sections = [*_curves(episodes), *_metrics(metrics), *_spread(directory)]
+    sections = [*_curves(episodes, summary), *_metrics(metrics), *_spread(directory)]
     if summary is not None:
         rows = [(name.replace("_", " "), _shown(summary.get(name))) for name in RESULTS]
         body = page.table(("what", "value"), rows)
@@ -66,53 +62,27 @@ def build(directory: pathlib.Path, refresh: int | None = None) -> str:
     goal = plan.episodes if summary is None or not summary.get("finished") else 2 * plan.episodes
     if plan.agent == "eve":
         again = f"eve {command} --resume {directory} --episodes {goal}\neve probe {directory}"
-        sections.append(page.Section("Go on, and probe the posterior", page.preformatted(again)))
+        sections.append(
+            page.Section("Continue the run, and probe the posterior", page.preformatted(again))
+        )
     config = json.dumps(read_sealed_json(directory / "config.json"), indent=2)
     sections.append(page.Section("Config", page.preformatted(config)))
     return page.page(title, state, sections, refresh)
 
 
-def _curves(episodes: pd.DataFrame) -> Iterator[page.Section]:
+def _curves(episodes: pd.DataFrame, summary: dict[str, Any] | None) -> Iterator[page.Section]:
     if episodes.empty:
         return
-    returns = episodes["total"].to_numpy(float)
     with style.house():
-        figure, axes = style.new()
-        axis = axes[0, 0]
-        smooth = plots.running_mean(returns)
-        low, high = plots.limits(returns, smooth)
-        margin = 0.05 * (high - low) or 0.05
-        number, least, most = bins(returns)
-        axis.fill_between(number, least, most, color=COLOUR, alpha=0.25, lw=0)
-        shown = np.unique(np.linspace(0, len(returns) - 1, BINS).astype(int))
-        [line] = axis.plot(shown + 1, smooth[shown], color=COLOUR, lw=2)
-        style.hover(line, f"mean of the last {LAST}: now {smooth[-1]:.4g}")
-        axis.set(xlabel="episode", ylabel="return", ylim=(low - margin, high + margin))
-        axis.set_title(f"Return: span, and mean of the last {LAST}")
+        figure, axis = style.single()
+        plots.draw_returns(axis, episodes["total"].to_numpy(float))
     yield page.Section("Returns", page.figure(figure, "returns by episode"), wide=False)
     if "bad" not in episodes or episodes["bad"].isna().any():
         return
-    share = episodes["bad"].cumsum().to_numpy() / np.arange(1, len(episodes) + 1)
     with style.house():
-        figure, axes = style.new()
-        axis = axes[0, 0]
-        axis.plot(shown + 1, share[shown], color=COLOUR, lw=2)
-        for threshold in THRESHOLDS.values():
-            axis.axhline(threshold, ls=":", lw=1, color=style.INK)
-            axis.text(1, threshold, f"{1 - threshold:.0%} good", va="bottom", fontsize=7)
-        axis.set(xlabel="episode", ylabel="share of bad episodes so far", ylim=(0, 1.03))
+        figure, axis = style.single()
+        plots.draw_bad(axis, episodes["bad"].to_numpy(float), summary or {})
     yield page.Section("Bad episodes", page.figure(figure, "bad episodes"), wide=False)
-
-
-def bins(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Splits values `[N]` into up to `BINS` consecutive bins.
-
-    Returns:
-      the number of the last value of each bin, its minimum and its maximum, each `[bins]`.
-    """
-    ends = np.unique(np.linspace(1, len(values), min(BINS, len(values))).astype(int))
-    starts = np.concatenate([[0], ends[:-1]])
-    return ends, np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
 
 
 def _metrics(metrics: pd.DataFrame) -> Iterator[page.Section]:
@@ -121,12 +91,12 @@ def _metrics(metrics: pd.DataFrame) -> Iterator[page.Section]:
             continue
         known = metrics[metrics[name].notna()]
         with style.house():
-            figure, axes = style.new()
-            [line] = axes[0, 0].plot(known["env_steps"], known[name], color=COLOUR, lw=1.5)
+            figure, axis = style.single()
+            [line] = axis.plot(known["env_steps"], known[name], color=plots.COLOUR, lw=1.5)
             style.hover(line, f"{name}: now {known[name].iloc[-1]:.4g}")
-            axes[0, 0].set(xlabel="environment steps", ylabel=name)
+            axis.set(xlabel="environment steps", ylabel=name)
             if name == "loss" and (known[name] > 0).all():
-                axes[0, 0].set_yscale("log")
+                axis.set_yscale("log")
         yield page.Section(name.capitalize(), page.figure(figure, name), wide=False)
 
 

@@ -145,63 +145,43 @@ def estimate(rows: Sequence[np.ndarray], statistic: Callable[..., Any] = np.mean
     return Estimate(value, float(low), float(high))
 
 
-def by_experiment(scores: pd.DataFrame) -> pd.DataFrame:
-    """Returns estimates for each agent, setting, threshold and experiment.
+def estimates(scores: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Estimates mean and interquartile mean for each agent, setting and threshold.
 
     Args:
       scores: the result of `by_seed`.
-    """
-    columns = ["agent", "setting", "threshold", "experiment"]
-    return pd.DataFrame(
-        [
-            dict(
-                zip(columns, key, strict=True),
-                mean=estimate([part["score"].to_numpy()]),
-                seeds=len(part),
-                ids=int(part["ids"].min()),
-                all_ids=int(part["all_ids"].max()),
-                complete=bool(part["complete"].all()),
-            )
-            for key, part in scores.groupby(columns, sort=False)
-        ]
-    )
-
-
-def by_tag(scores: pd.DataFrame) -> pd.DataFrame:
-    """Estimates mean and interquartile mean over the experiments of each of bsuite's tags.
-
-    Args:
-      scores: the result of `by_seed`.
+      by: `experiment` for a row for each experiment, `tag` for a row for each of bsuite's tags.
 
     Returns:
-      columns agent, setting, threshold, tag, mean, iqm, seeds (the minimum over experiments),
-      experiments, complete (whether all of the tag's experiments are there and complete).
+      columns agent, setting, threshold, `by`, mean, iqm, seeds (the minimum over experiments),
+      experiments, ids and all_ids (as in `by_seed`), complete (whether all of the tag's experiments
+      are there and complete).
     """
-    rows = []
-    for (agent, setting, threshold), part in scores.groupby(
-        ["agent", "setting", "threshold"], sort=False
-    ):
-        for tag in TAGS:
-            tagged = part[[tag in tags for tags in part["tags"]]]
-            strata = [of["score"].to_numpy() for _, of in tagged.groupby("experiment")]
-            if not strata:
-                continue
-            everything = len(strata) == experiments_with(tag)
-            rows.append(
-                dict(
-                    agent=agent,
-                    setting=setting,
-                    threshold=threshold,
-                    tag=tag,
-                    mean=estimate(strata),
-                    iqm=estimate(strata, interquartile_mean),
-                    seeds=min(map(len, strata)),
-                    experiments=len(strata),
-                    complete=everything and bool(tagged["complete"].all()),
-                )
+    tagged = _by_tag(scores) if by == "tag" else scores
+    columns, rows = ["agent", "setting", "threshold", by], []
+    for key, part in tagged.groupby(columns, sort=False):
+        strata = [of["score"].to_numpy() for _, of in part.groupby("experiment")]
+        expected = 1 if by == "experiment" else experiments_with(key[-1])
+        rows.append(
+            dict(
+                zip(columns, key, strict=True),
+                mean=estimate(strata),
+                iqm=estimate(strata, interquartile_mean),
+                seeds=min(map(len, strata)),
+                experiments=len(strata),
+                ids=int(part["ids"].min()),
+                all_ids=int(part["all_ids"].max()),
+                complete=len(strata) == expected and bool(part["complete"].all()),
             )
-    columns = ["agent", "setting", "threshold", "tag", "mean", "iqm", "seeds"]
-    return pd.DataFrame(rows, columns=[*columns, "experiments", "complete"])
+        )
+    found = ["mean", "iqm", "seeds", "experiments", "ids", "all_ids", "complete"]
+    return pd.DataFrame(rows, columns=[*columns, *found])
+
+
+def _by_tag(scores: pd.DataFrame) -> pd.DataFrame:
+    """Repeats each score for each of its tags, in the order of `TAGS`."""
+    tagged = scores.assign(tag=scores["tags"]).explode("tag", ignore_index=True)
+    return tagged.sort_values("tag", key=lambda tag: tag.map(TAGS.index), kind="stable")
 
 
 def experiments_with(tag: str) -> int:

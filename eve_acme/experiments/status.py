@@ -11,11 +11,19 @@ PROGRESS = ("episodes", "env_steps", "rounds")
 """A run makes progress while one of these grows."""
 
 
+def read_status(directory: pathlib.Path) -> dict[str, Any] | None:
+    """Reads a run's status.json; returns None if it is missing or incomplete."""
+    try:
+        return json.loads((directory / "status.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
 class StatusWindow:
     """A sliding window of statuses. One thread calls `read`; other threads may call the rest."""
 
     def __init__(self, directory: pathlib.Path):
-        self._path = directory / "status.json"
+        self._directory = directory
         self._seen: collections.deque[dict[str, Any]] = collections.deque()
         self._started = time.time()
         self._furthest: dict[str, int] = {}
@@ -23,16 +31,12 @@ class StatusWindow:
 
     def read(self) -> dict[str, Any] | None:
         """Reads the file; returns its status, or None if that is old or of an earlier start."""
-        try:
-            status = json.loads(self._path.read_text())
-        except (OSError, ValueError):
+        status, before = read_status(self._directory), self.latest
+        if status is None:
             return None
-        before = self.latest
         if status["time"] < self._started or (before and status["time"] <= before["time"]):
             return None
-        for (
-            name
-        ) in PROGRESS:  # A restarted learner counts from its checkpoint, which is no progress.
+        for name in PROGRESS:  # A restarted learner repeats rounds; only new ones are progress.
             if status[name] is not None and status[name] > self._furthest.get(name, -1):
                 self._furthest[name] = status[name]
                 self._moved = time.monotonic()

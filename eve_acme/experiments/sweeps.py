@@ -3,12 +3,11 @@
 import dataclasses
 import itertools
 import json
-import pathlib
-import sys
 from typing import Any
 
 from eve_acme.config import PRESETS
 from eve_acme.errors import UsageError
+from eve_acme.files import read_toml
 
 AGENTS = ("eve", "dqn", "boot_dqn", "random")
 MOST_SEEDS = 10_000
@@ -135,16 +134,8 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 def from_file(path: str) -> Spec:
     """Reads a sweep from a TOML file; raises UsageError."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        given = tomllib.loads(pathlib.Path(path).read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"FILE: got {path!r}, allowed is a TOML file ({error})") from None
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in read_toml("FILE", path).items():
         if name not in _FIELDS:
             raise UsageError(f"{path}: got {name!r}, allowed is one of {', '.join(_FIELDS)}")
         if name == "seeds" and isinstance(value, str):

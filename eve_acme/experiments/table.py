@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eve_acme.errors import InputError, UsageError
+from eve_acme.errors import UsageError
 from eve_acme.experiments import tasks
 from eve_acme.files import CHECKSUM, read_sealed_json, write_atomically
 
@@ -58,15 +58,18 @@ def collect(directory: pathlib.Path) -> pd.DataFrame:
     for path in sorted(directory.rglob("summary.json")):
         try:
             rows = _rows(path.parent, _summary(path))
-        except (OSError, KeyError, ValueError, csv.Error, InputError, UsageError) as error:
+        except (OSError, KeyError, ValueError, csv.Error, UsageError) as error:
             said = " ".join(str(error).split())
-            print(f"left out {path}: {type(error).__name__}: {said}", file=sys.stderr)
+            print(f"skipped {path}: {type(error).__name__}: {said}", file=sys.stderr)
             continue
         key = tuple(rows[0][name] for name in RUN)
         other = runs.get(key)
         if other is not None:
             shorter = min(other, (path, rows), key=lambda run: float(run[1][-1]["episode"]))
-            print(f"left out {shorter[0]}: the same run is there twice", file=sys.stderr)
+            print(
+                f"skipped {shorter[0]}: another folder has the same run, and more of it",
+                file=sys.stderr,
+            )
             if shorter is not other:
                 continue
         runs[key] = path, rows
@@ -150,7 +153,7 @@ def read(results: pathlib.Path) -> pd.DataFrame:
         nothing = f"got {str(results)!r}, allowed is a folder with runs, or with {FILES[0]}"
         raise damaged[0] if damaged else UsageError(f"RESULTS: {nothing}")
     for reason in damaged:
-        print(f"left out a table: {reason}", file=sys.stderr)
+        print(f"skipped a table: {reason}", file=sys.stderr)
     return merged
 
 

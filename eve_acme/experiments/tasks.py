@@ -11,7 +11,7 @@ import numpy as np
 
 from eve_acme.environments.checks import TimestepCheck
 from eve_acme.environments.wrappers import OneHotAsIndex, Rotated, TwoHot
-from eve_acme.errors import InputError, UsageError
+from eve_acme.errors import UsageError
 from eve_acme.experiments import external, limits, literals
 
 DEEP_SEA = ("deep_sea", "deep_sea_stochastic")
@@ -90,11 +90,8 @@ def load(task: Task, seed: int) -> dm_env.Environment:
 
     if task.experiment == EXTERNAL:
         return external.load(task.name, seed)
-    try:
-        with external.guarded(f"task: {task.name!r}", "settings that bsuite can load"):
-            environment = bsuite.load(task.experiment, task.settings)
-    except InputError as error:
-        raise UsageError(error) from None
+    with external.guarded(f"task: {task.name!r}", "settings that bsuite can load"):
+        environment = bsuite.load(task.experiment, task.settings)
     _seed(environment, seed)
     make_picklable(environment)
     return environment
@@ -119,16 +116,13 @@ def try_out(name: str) -> None:
         return
     outside = task.experiment == EXTERNAL
     allowed = "a step" if outside else "settings that bsuite can play"
-    try:
-        with external.guarded(f"task: {name!r}", allowed), limits.trial():
-            ended = _play(load(task, seed=0), 2 if outside else TRIAL_STEPS)
-        if not ended and not outside:
-            raise InputError(
-                f"task: got {name!r}, whose episode has no end within {TRIAL_STEPS} steps; allowed "
-                "are settings with shorter ones"
-            )
-    except InputError as error:
-        raise UsageError(error) from None
+    with external.guarded(f"task: {name!r}", allowed), limits.trial():
+        ended = _play(load(task, seed=0), 2 if outside else TRIAL_STEPS)
+    if not ended and not outside:
+        raise UsageError(
+            f"task: got {name!r}, whose episode has no end within {TRIAL_STEPS} steps; allowed "
+            "are settings with shorter ones"
+        )
 
 
 def _play(environment: dm_env.Environment, steps: int) -> bool:

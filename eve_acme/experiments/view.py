@@ -1,73 +1,42 @@
-"""Live view of a distributed run: a table in a terminal, otherwise lines at intervals."""
+"""Live view of a distributed run."""
 
 import pathlib
-import sys
 import time
 from typing import Any
 
-from eve_acme.experiments import output
+from eve_acme.experiments.output import Display
+from eve_acme.experiments.progress import solved_rows
 from eve_acme.experiments.status import StatusWindow
 
-LINE_SECONDS = 10.0
+TROUBLE_SECONDS = 30.0
+"""Interval at which a warning is repeated."""
 
 
-class View:
-    """Shows the coordinator's status.json. A context manager; call `update` often."""
+class View(Display):
+    """Shows the coordinator's status.json; call `update` often."""
 
     def __init__(self, directory: pathlib.Path, samples_per_insert: int, quiet: bool):
+        super().__init__(quiet)
         self.window = StatusWindow(directory)
         self._ratio = samples_per_insert
-        self._quiet = quiet
         self._troubles: dict[str, float] = {}
-        self._next_line = time.monotonic() + LINE_SECONDS
-        self._live: Any = None
-        self.unread = False  # Whether stderr is a closed pipe.
-
-    def __enter__(self) -> "View":
-        if not self._quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
-            self._live.start()
-        return self
-
-    def __exit__(self, *unused: Any) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def say(self, text: str) -> None:
-        """Prints a line that the live table does not overwrite."""
-        if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)
-        else:
-            self.unread |= not output.say(text)
 
     def update(self) -> None:
         """Shows a new status, if there is one, and its warnings."""
-        status = self.window.read()
+        status, now = self.window.read(), time.monotonic()
         if status is None:
             return
         for trouble in status["trouble"]:
             kind = trouble.split(" for ")[0]
-            if time.monotonic() > self._troubles.get(kind, 0.0):
-                self._troubles[kind] = time.monotonic() + 30.0
+            if now > self._troubles.get(kind, 0.0):
+                self._troubles[kind] = now + TROUBLE_SECONDS
                 self.say(f"eve: {trouble}")
-        if self._quiet:
-            return
-        if self._live is not None:
-            self._live.update(_table(self.rows()))
-        elif time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + LINE_SECONDS
-            self.say("  ".join(f"{name} {value}" for name, value in self.rows()))
+        if self.is_due(now):
+            self.show(self.rows(status), status["episodes"], status["of_episodes"], now)
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Returns the names and values to show."""
-        now = self.window.latest
-        if now is None:
-            return [("starting", "")]
-        rows = [
-            ("episodes", f"{now['episodes']}/{now['of_episodes']}"),
+    def rows(self, now: dict[str, Any]) -> list[tuple[str, str]]:
+        """Returns the names and values to show of a status."""
+        return [
             ("episodes/s", self._rate("episodes")),
             ("steps/s", self._rate("env_steps")),
             ("rounds/s", self._rate("rounds")),
@@ -76,13 +45,9 @@ class View:
             ("n", str(now["n"])),
             ("return", _number(now["recent_return"])),
             ("evaluation", _number(now["evaluation"])),
+            *solved_rows(now["bad_fraction"], now),
+            ("left", self._left(now)),
         ]
-        if now["bad_fraction"] is not None:
-            rows.append(("bad", f"{now['bad_fraction']:.0%}"))
-            for name, label in (("solved_episode_10", "10%"), ("solved_episode_20", "20%")):
-                rows.append((f"solved@{label}", str(now[name] or "no")))
-        rows.append(("left", self._left(now)))
-        return rows
 
     def _rate(self, name: str) -> str:
         rate = self.window.rate(name)
@@ -99,12 +64,3 @@ class View:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def _table(rows: list[tuple[str, str]]) -> Any:
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    for row in rows:
-        table.add_row(*row)
-    return table

@@ -14,7 +14,7 @@ from eve_acme.cli.main import main
 from eve_acme.config import EVEConfig
 from eve_acme.distributed import hosts
 
-FOLDER = ROOT / "docker" / "kubernetes"
+FOLDER = ROOT / "eve_acme" / "cli" / "kubernetes"
 
 
 def test_the_manifests_of_the_repository_are_those_of_the_defaults(tmp_path, capsys):
@@ -23,7 +23,7 @@ def test_the_manifests_of_the_repository_are_those_of_the_defaults(tmp_path, cap
     assert f"next: kubectl apply -k {out}" in capsys.readouterr().out
     assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in FOLDER.glob("*.yaml"))
     for path in out.iterdir():
-        hint = "./eve cluster manifests --out docker/kubernetes"
+        hint = "the defaults of `manifests.files` are not those of the files"
         assert path.read_text() == (FOLDER / path.name).read_text(), hint
     assert main(["cluster", "manifests", "--out", str(out), "--actors", "3"]) == 0  # Again.
 
@@ -81,7 +81,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     new = str(tmp_path / "new")
     for words, said in (
         (["manifests", "--out", str(mine)], "whose jobs.yaml, if any, was written by"),
-        (["manifests", "--out", "/proc/none"], "--out: got '/proc/none', allowed is a folder"),
+        (["manifests", "--out", "/proc/none"], "--out: got '/proc/none', allowed is a path"),
         (["manifests", "--actors", "0", "--out", new], "--actors: got 0, allowed"),
         (["manifests", "--actors", "1001", "--out", new], "--actors: got 1001, allowed"),
         (["manifests", "--replay-megabytes", "-1", "--out", new], "replay_megabytes: got -1"),
@@ -92,7 +92,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         (["slurm", "--out", new, "--", "catch/0", "--out", "x"], "--out: got a value after --"),
         (["slurm", "--nodes", "0", "--out", new], "--nodes: got 0, allowed"),
         (["slurm", "--actors", "9", "--out", new, "--", "--actors", "4"], "--actors: got 9"),
-        (["slurm", "--out", str(tmp_path / "no" / "file")], "allowed is a file in a folder"),
+        (["slurm", "--out", str(tmp_path / "no" / "file")], "allowed is a path that can"),
         (["slurm", "--out", str(mine)], "which exists, allowed is a new file"),
     ):
         assert main(["cluster", *words]) == 2, words
@@ -193,7 +193,7 @@ def test_a_slurm_job_survives_a_step_and_runs_to_its_end(tmp_path, cluster):
     job = submit(script)
     said = finish(job, 240)
     assert job.returncode == 0, said
-    assert f"learner on {cluster[1]} ended with 9, and is started again" in said
+    assert f"learner on {cluster[1]} exited with code 9; restarting it" in said
     summary = check_accounts(out)
     assert summary["finished"] and summary["episodes"] == 40
     found = steps(tmp_path)
@@ -219,4 +219,4 @@ def test_a_slurm_job_ends_at_its_limit_or_if_its_input_is_bad(tmp_path, cluster)
     job = submit(script)
     said = finish(job, 60)
     assert job.returncode == 2, said
-    assert "started again" not in said
+    assert "restarting" not in said

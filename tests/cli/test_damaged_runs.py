@@ -97,9 +97,7 @@ def test_a_report_leaves_out_what_is_damaged(run, name, damage, capfd):
         return
     assert main(["report", str(run)]) == 2
     first, last = capfd.readouterr().err.splitlines()
-    assert first.startswith(f"left out {run / 'summary.json'}: ") and last.startswith(
-        "eve: RESULTS"
-    )
+    assert first.startswith(f"skipped {run / 'summary.json'}: ") and last.startswith("eve: RESULTS")
 
 
 @pytest.mark.parametrize("damage", DAMAGE[:3])

@@ -23,7 +23,7 @@ def deep_sea(tmp_path_factory):
 def test_the_interval_is_students():
     """Of 1, 2, 3, 4: mean 2.5, s = 1.2910, t(3) = 3.1824, so 2.5 -+ 3.1824 * 1.2910 / 2."""
     assert interval([1, 2, 3, 4]).startswith("mean 2.500, 95 % interval 0.446 to 4.554, ")
-    assert interval([7]) == "mean 7.000, least 7.000, most 7.000"
+    assert interval([7]) == "mean 7.000, min 7.000, max 7.000"
 
 
 @pytest.mark.parametrize("command,more", [("evaluate", []), ("enjoy", ["--sample"])])
@@ -83,7 +83,7 @@ def test_bad_input_is_one_line(words, field, deep_sea, tmp_path, monkeypatch, ca
 
 def test_an_episode_without_end_is_cut_off_and_said(deep_sea, capsys):
     assert main(["evaluate", str(deep_sea), "--episodes", "2", "--max-episode-steps", "2"]) == 0
-    assert "2 episodes were cut off after 2 steps" in capsys.readouterr().out
+    assert "2 episodes were truncated after 2 steps" in capsys.readouterr().out
 
 
 def test_an_agent_without_a_run_needs_an_environment(deep_sea, tmp_path, capsys):

@@ -227,7 +227,7 @@ def test_one_run_at_a_time_in_a_folder(finished, capsys):
         assert _resumed(finished, 13) == 2
     finally:
         os.close(held)
-    assert "in which another run is going on" in capsys.readouterr().err
+    assert "in which another run is active" in capsys.readouterr().err
 
 
 def test_luck_is_not_a_solution(tmp_path):
@@ -255,7 +255,7 @@ def test_an_interrupted_run_saves_and_resumes(tmp_path, number, code):
     os.kill(process.pid, number)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == code
-    assert "go on: eve run --resume" in output
+    assert "continue: eve run --resume" in output
     summary = json.loads((out / "summary.json").read_text())
     assert summary["episodes"] < 100_000
     assert _resumed(out, summary["episodes"] + 2) == 0

@@ -98,8 +98,8 @@ def test_every_byte_is_the_same_number_to_numpy_and_to_jax():
     every = np.arange(256, dtype=np.uint8)
     expected = evidence.vector(network, every)
     assert (expected[0], expected[255]) == (0.0, 1.0)
-    np.testing.assert_array_equal(networks.vector(network, every), expected)
-    compiled = jax.jit(lambda x: networks.vector(network, x))
+    np.testing.assert_array_equal(observations.vector(network.indexed, every), expected)
+    compiled = jax.jit(lambda x: observations.vector(network.indexed, x))
     np.testing.assert_array_equal(compiled(every), expected)
 
 

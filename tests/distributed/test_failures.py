@@ -10,11 +10,11 @@ from programs import ROOT, alive, finish, make_run, pids, start
 
 
 def test_a_node_that_cannot_live_ends_the_run(tmp_path):
-    from eve_acme.cli import launch
+    from eve_acme.cli import launch, runs
 
     run = make_run(tmp_path / "run")
     (run.state / "counter.journal").mkdir(parents=True)  # A file is expected there.
-    launch.write_config(run)
+    runs.write_config(run)
     code = launch.supervised(run, launch.free_addresses(None), quiet=True)
     assert code == 1
     assert not [pid for pid in pids(run.directory) if alive(pid)]
@@ -79,7 +79,7 @@ def test_a_loss_that_diverges_ends_the_run_at_once(spoilt, tmp_path, monkeypatch
     (line,) = [line for line in text.splitlines() if line.startswith("eve: loss: ")]
     assert line.startswith("eve: loss: got ") and f"are in {out}/diverged.npz" in line
     assert f"the last good checkpoint is {out}/state/learner/{max(good)}" in line
-    assert "Traceback" not in text and "started again" not in text and "died" not in text
+    assert "Traceback" not in text and "restarted" not in text and "died" not in text
     after = {path.name: path.read_bytes() for path in (out / "state" / "learner").iterdir()}
     assert after == good
     with np.load(out / "diverged.npz") as batch:
@@ -103,7 +103,7 @@ def test_a_reward_that_is_no_number_ends_the_run_at_once(spoilt, tmp_path, monke
         r"allowed is a finite number \((actor|evaluator)-0\)",
         line,
     )
-    assert "Traceback" not in text and "started again" not in text and "died" not in text
+    assert "Traceback" not in text and "restarted" not in text and "died" not in text
     assert json.loads((out / "summary.json").read_text())["episodes"] <= 2
 
 
@@ -118,4 +118,4 @@ def test_a_thread_that_cannot_live_ends_the_run(spoilt, tmp_path, monkeypatch):
     text = finish(process)
     assert process.returncode == 1, text
     (line,) = [line for line in text.splitlines() if "eve: " in line]
-    assert "eve: a node died (" in line and f"to go on: eve launch --resume {out}" in line
+    assert "eve: a node died (" in line and f"to continue: eve launch --resume {out}" in line

@@ -93,7 +93,10 @@ def test_rates_and_progress_of_a_window(tmp_path, clock):
         clock.now += 15.0
     assert window.seconds_since_progress == 80.0 and window.rate("env_steps") == 0.0
     assert metrics.why_stalled(window, 90.0) is None
-    assert metrics.why_stalled(window) == "no episode, step or round for 80 s: no node says why"
+    assert (
+        metrics.why_stalled(window)
+        == "no episode, step or round for 80 s: no node reports a problem"
+    )
     written(tmp_path, clock, episodes=4, env_steps=20, rounds=3, trouble=["a stops", "b stops"])
     window.read()
     assert metrics.why_stalled(window).endswith("for 80 s: a stops; b stops")
@@ -113,7 +116,10 @@ def test_pages(tmp_path, clock):
         clock.now += 20.0
         assert get(f"{endpoint.url}/health")[0] == 200
         code, said = get(f"{endpoint.url}/health?seconds=10")
-        assert (code, said) == (503, "no episode, step or round for 20 s: no node says why\n")
+        assert (code, said) == (
+            503,
+            "no episode, step or round for 20 s: no node reports a problem\n",
+        )
         assert get(f"{endpoint.url}/alive")[0] == 200
         assert get(f"{endpoint.url}/health?seconds=x")[0] == 400
         code, said = get(f"{endpoint.url}/other")
@@ -189,7 +195,7 @@ def test_a_bad_port_is_one_line(tmp_path, capsys, monkeypatch, words):
             (["--metrics-port", "65536"], "--metrics-port: got 65536, allowed is 0"),
             (["--metrics-port", "-1"], "--metrics-port: got -1, allowed is 0"),
             (["--metrics-port", "0", "--metrics-host", "203.0.113.7"], "got 0 on '203.0.113.7'"),
-            (["--metrics-host", "0.0.0.0"], "allowed is it beside --metrics-port"),
+            (["--metrics-host", "0.0.0.0"], "allowed is it with --metrics-port"),
         ):
             assert main([*words, *given, *rest]) == 2
             text = capsys.readouterr().err
@@ -201,9 +207,9 @@ def test_metrics_are_of_the_coordinator_alone(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(node, "run_one", lambda *words: 9)
     task = ["--", "deep_sea:size=5", "--out", str(tmp_path / "run")]
     assert main(["node", "--role", "actor", "--metrics-port", "0", *task]) == 2
-    assert "allowed is it for the coordinator" in capsys.readouterr().err
+    assert "allowed is the role coordinator" in capsys.readouterr().err
     assert main(["node", "--role", "coordinator", *task, "--metrics-port", "0"]) == 2
-    assert "allowed is none after -- of 'eve node'" in capsys.readouterr().err
+    assert "got a value after --, allowed is none there" in capsys.readouterr().err
 
 
 def test_a_window_forgets_what_is_old(tmp_path, clock):

@@ -10,7 +10,7 @@ import types
 import pytest
 from programs import TINY, check_accounts, make_run, status, wait_for
 
-from eve_acme.cli import launch, node
+from eve_acme.cli import node, runs
 from eve_acme.cli.main import main
 from eve_acme.config import EVEConfig
 from eve_acme.distributed import counter as counter_lib
@@ -83,7 +83,10 @@ def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch):
         (["--role", "chief", *task], "--role: got 'chief', allowed is one of counter, "),
         (task, "--role: got None"),
         ([*good, "--", "nothing/0", "--out", "x"], "task: got 'nothing/0'"),
-        ([*good, "--", "catch/0"], "--out: got none, allowed is the folder that the node sees"),
+        (
+            [*good, "--", "catch/0"],
+            "--out: got none, allowed is the run's folder as this node sees it",
+        ),
         ([*good, "--index", "64", *task], "--index: got '64', allowed is a whole number from 0"),
         ([*good, "--addresses", "counter=x", *task], "--addresses: got counter=x, allowed is"),
         ([*good, "--addresses", "boss=x:1", *task], "--addresses: got boss=x:1, allowed is"),
@@ -98,7 +101,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch):
 
 def test_a_run_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", actors=3)
-    launch.write_config(run)
+    runs.write_config(run)
     path = run.directory / "config.json"
     saved = json.loads(path.read_text())
     path.write_text(json.dumps({**saved, "addresses": {"learner": "l:5"}}))
@@ -156,5 +159,5 @@ def test_a_learner_that_hears_nothing_while_replay_has_more_starts_again(monkeyp
     monkeypatch.setattr(learner_lib.time, "monotonic", lambda: now + 40)
     learner._check_replay()  # It may be on its way.
     monkeypatch.setattr(learner_lib.time, "monotonic", lambda: now + 60)
-    with pytest.raises(RuntimeError, match="nothing came from replay for 25 s"):
+    with pytest.raises(RuntimeError, match="no trajectory arrived from replay for 25 s"):
         learner._check_replay()

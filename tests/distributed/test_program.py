@@ -138,7 +138,7 @@ def test_chaos(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     killed = [line.split()[0] for line in result.stdout.splitlines()[1:6]]
     assert {name.split("-")[0] for name in killed} >= {"replay", "learner"}
-    assert "all went on, nothing lost, n exact" in result.stdout
+    assert "all recovered, no step lost, n exact" in result.stdout
     check_accounts(tmp_path / "run")
 
 

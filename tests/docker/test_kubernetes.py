@@ -1,4 +1,4 @@
-"""docker/kubernetes, against Kubernetes' own schemas. No cluster is at hand: validated, not run."""
+"""The manifests, against Kubernetes' own schemas. No cluster is at hand: validated, not run."""
 
 import pathlib
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from eve_acme.config import EVEConfig
 
-FOLDER = pathlib.Path(__file__).parent.parent.parent / "docker" / "kubernetes"
+FOLDER = pathlib.Path(__file__).parent.parent.parent / "eve_acme" / "cli" / "kubernetes"
 FILES = sorted(path for path in FOLDER.glob("*.yaml") if path.name != "kustomization.yaml")
 
 

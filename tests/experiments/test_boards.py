@@ -50,7 +50,7 @@ def test_weights_and_biases_get_the_same_and_are_asked_for_when_missing(
     words = ["run", "deep_sea:size=3", "--agent", "random", "--episodes", "2", "--wandb", "--quiet"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 2
     assert (
-        "--wandb: allowed once wandb is there (pip install 'eve-acme[wandb]')"
+        "--wandb: allowed once wandb is installed (pip install 'eve-acme[wandb]')"
         in capsys.readouterr().err
     )
     assert not (tmp_path / "run").exists()

@@ -19,8 +19,8 @@ def test_output_that_nobody_reads_ends_a_run_quietly_with_all_its_files(tmp_path
     """As `eve run | head` and `eve run 2>&1 | head` do: 128 and 13, the number of SIGPIPE."""
     out = tmp_path / "run"
     code = (
-        "import sys; from eve_acme.cli import main; from eve_acme.experiments import progress\n"
-        "progress.LINE_SECONDS = 0.0\n"
+        "import sys; from eve_acme.cli import main; from eve_acme.experiments import output\n"
+        "output.LINE_SECONDS = 0.0\n"
         "sys.exit(main.main(sys.argv[1:]))"
     )
     words = ["run", "deep_sea:size=3", "--episodes", "30", "--out", str(out), *QUICK]

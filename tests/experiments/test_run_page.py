@@ -10,7 +10,7 @@ import pytest
 
 from eve_acme.config import EVEConfig
 from eve_acme.errors import UsageError
-from eve_acme.experiments import live, run_page, tasks
+from eve_acme.experiments import live, plots, run_page, tasks
 from eve_acme.experiments.plan import Plan
 from eve_acme.experiments.recorder import Recorder
 from eve_acme.files import write_sealed_json
@@ -76,10 +76,10 @@ def test_a_folder_without_a_run(tmp_path):
 
 
 def test_spans_of_many_episodes():
-    number, least, most = run_page.bins(np.arange(1000.0))
-    assert len(number) == run_page.BINS and number[-1] == 1000 and most[-1] == 999.0
+    number, least, most = plots.bins(np.arange(1000.0))
+    assert len(number) == plots.BINS and number[-1] == 1000 and most[-1] == 999.0
     assert least[0] == 0.0 and (least[1:] == most[:-1] + 1).all()
-    assert [list(x) for x in run_page.bins(np.array([3.0, 1.0]))] == [[1, 2], [3, 1], [3, 1]]
+    assert [list(x) for x in plots.bins(np.array([3.0, 1.0]))] == [[1, 2], [3, 1], [3, 1]]
 
 
 def test_a_resumed_run_keeps_the_metrics_before_its_checkpoint(tmp_path):

@@ -98,10 +98,10 @@ def test_tags_and_experiments():
         ]
     )
     found = scores.by_seed(frame)
-    experiments = scores.by_experiment(found).set_index(["experiment", "threshold"])
+    experiments = scores.estimates(found, "experiment").set_index(["experiment", "threshold"])
     deep_sea = experiments.loc["deep_sea", "10 %"]
     assert deep_sea["mean"] == scores.Estimate(0.5, 0.0, 1.0) and deep_sea["seeds"] == 2
-    tags = scores.by_tag(found)
+    tags = scores.estimates(found, "tag")
     tags = tags[tags["threshold"] == "10 %"].set_index("tag")
     assert set(tags.index) == {"exploration", "basic", "credit_assignment"}
     assert tags.loc["exploration", "mean"].value == 0.5

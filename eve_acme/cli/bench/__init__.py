@@ -2,12 +2,13 @@
 
 import argparse
 import contextlib
+import importlib
 import pathlib
 import platform
 import sys
-from collections.abc import Callable
 from typing import Any
 
+from eve_acme.cli import options
 from eve_acme.cli.bench.worker import CONTENDERS
 from eve_acme.errors import UsageError
 from eve_acme.experiments import packages, plan, tasks
@@ -18,7 +19,7 @@ EXAMPLES = """examples:
   eve bench --all-cores                     the same on all cores
   eve bench --tasks deep_sea:size=30 --agents eve,dqn --repeats 11
   eve bench soak --steps 1000000            does memory stay flat?
-  eve bench soak --launch                   and that of processes that are killed meanwhile?
+  eve bench soak --launch                   the same for 'eve launch', whose nodes are killed
   eve bench distributed                     our Launchpad program beside stock Acme's
   eve bench scaling                         1 to 8 actors, with the rate limiter on and off
   eve bench hosts                           the program on one, two and three hosts (as root)
@@ -26,51 +27,8 @@ EXAMPLES = """examples:
 """
 
 
-def _embedded(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import embedded
-
-    return embedded.run(args)
-
-
-def _soak(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import soak, soak_launch
-
-    return soak_launch.run(args) if args.launch else soak.run(args)
-
-
-def _profile(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import profile
-
-    return profile.run(args)
-
-
-def _distributed(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import distributed
-
-    return distributed.run(args)
-
-
-def _scaling(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import scaling
-
-    return scaling.run(args)
-
-
-def _hosts(args: argparse.Namespace) -> dict[str, Any]:
-    from eve_acme.cli.bench import hosts
-
-    return hosts.run(args)
-
-
-BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-    "embedded": _embedded,
-    "soak": _soak,
-    "profile": _profile,
-    "distributed": _distributed,
-    "scaling": _scaling,
-    "hosts": _hosts,
-}
-"""Each prints its tables and returns the results to write as JSON."""
+BENCHMARKS = ("embedded", "soak", "profile", "distributed", "scaling", "hosts")
+"""Modules of this package; `run(args)` prints its tables and returns the results as JSON values."""
 NEED_ACME = ("distributed", "scaling", "hosts")
 
 
@@ -82,29 +40,32 @@ def add_parser(commands: Any) -> None:
         description="embedded: microseconds for each environment step with all of its learning, "
         "contenders taking\nturns in processes of their own, and where EVE's time goes. soak: "
         "resident memory over a long run.\nprofile: Python's and XLA's profile of EVE. "
-        "distributed: our Launchpad program beside\nstock Acme's. scaling: what more actors "
-        "bring and cost. hosts: environment steps a second on several\nhosts, which are network "
+        "distributed: our Launchpad program beside\nstock Acme's. scaling: rates with more "
+        "actors. hosts: environment steps a second on several\nhosts, which are network "
         "namespaces.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.add_argument("what", nargs="?", choices=list(BENCHMARKS), default="embedded")
-    parser.add_argument("--quick", action="store_true", help="a tiny run: that it works, not what")
+    parser.add_argument("what", nargs="?", choices=BENCHMARKS, default="embedded")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tiny run, whose figures mean nothing"
+    )
     parser.add_argument("--all-cores", action="store_true", help="do not pin to one core")
     parser.add_argument(
         "--tasks", type=_names, metavar="TASK,TASK", help="default: those of the benchmark"
     )
     parser.add_argument("--agents", type=_names, metavar="NAME,NAME", help="default: all")
-    parser.add_argument("--repeats", type=int, metavar="N", help="turns of each (default: 9)")
+    parser.add_argument(
+        "--repeats", type=int, metavar="N", help="turns of each contender (default: 9)"
+    )
     parser.add_argument(
         "--steps",
         type=int,
         metavar="N",
-        help="of soak (100000; with --launch 500000), profile (1000)",
+        help="steps of soak (default: 100000; with --launch 500000) and profile (1000)",
     )
     parser.add_argument(
-        "--launch", action="store_true", help="soak: 'eve launch', whose nodes are killed meanwhile"
+        "--launch", action="store_true", help="soak: run 'eve launch', and kill its nodes"
     )
     parser.add_argument("--out", metavar="DIR", help="default: runs/bench-WHAT")
     parser.set_defaults(command=run)
@@ -113,9 +74,8 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     for name in ("repeats", "steps"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name}: got {value}, allowed is a whole number from 1")
+        if getattr(args, name) is not None:
+            options.whole(name, getattr(args, name))
     if args.launch and args.what != "soak":
         raise UsageError(f"--launch: got it for {args.what!r}, allowed is it for soak")
     for name in ("tasks", "agents"):
@@ -132,7 +92,8 @@ def run(args: argparse.Namespace) -> int:
     args.directory = plan.new_directory(args.out, f"runs/bench-{args.what}")
     args.directory.mkdir(parents=True, exist_ok=True)
     try:
-        result = BENCHMARKS[args.what](args)
+        name = f"eve_acme.cli.bench.{args.what}{'_launch' if args.launch else ''}"
+        result = importlib.import_module(name).run(args)
     except UsageError:
         with contextlib.suppress(OSError):  # The folder is not empty.
             args.directory.rmdir()

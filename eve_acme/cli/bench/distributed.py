@@ -6,7 +6,7 @@ A round is 120 samples; with the rate limiter on, there is one round for each st
 """
 
 import argparse
-import json
+import contextlib
 import os
 import pathlib
 import signal
@@ -15,14 +15,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from eve_acme.cli.main import RUNTIME
 from eve_acme.errors import UsageError
+from eve_acme.experiments.status import read_status
 
 TASKS = ("catch/0", "deep_sea/10")
-WARM_SECONDS, SECONDS = 60.0, 20.0
+WARM_SECONDS, SECONDS = 180.0, 20.0
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 WARM_EPISODES, WARM_STEPS = 60, 200
 """Episodes of our program, and steps of stock Acme's, after which compilation is done."""
 
@@ -77,28 +79,33 @@ def ours(task: str, folder: pathlib.Path, seconds: float, *more: str) -> float:
       seconds: duration of the measurement.
       *more: further options of `eve launch`.
     """
-    words = ["launch", task, "--episodes", "100000", "--quiet", "--out", str(folder / "run"), *more]
-    words += ["--replay-megabytes", "1000000", "--burn-in-episodes", "20"]
-    process = start(["-m", "eve_acme.cli", *words])
-    try:
-        return _rate(process, lambda: _status(folder / "run"), seconds)
-    finally:
-        process.send_signal(signal.SIGINT)
-        end(process)
+    out = folder / "run"
+    words = [task, "--episodes", "100000", "--burn-in-episodes", "20", *more]
+    with launched(words, out) as process:
+        return _rate(*measured(lambda: warm(out, WARM_EPISODES), seconds, process))
+
+
+@contextlib.contextmanager
+def launched(words: list[str], out: pathlib.Path) -> Iterator[Any]:
+    """Runs `eve launch` in the background; yields its process, and ends it afterwards.
+
+    Args:
+      words: task and options.
+      out: the run's folder.
+    """
+    shared = ["--quiet", "--replay-megabytes", "1000000", "--out", str(out)]
+    with started(["-m", "eve_acme.cli", "launch", *words, *shared], signal.SIGINT) as process:
+        yield process
 
 
 def stock(task: str, folder: pathlib.Path, seconds: float) -> float:
     """Returns the steps per second of Acme's DQN; its rate limiter allows one round per step."""
     # Child processes of Acme's program import Acme first: sitecustomize repairs JAX before that.
     (folder / "sitecustomize.py").write_text("from eve_acme.agent import compat\ncompat.repair()\n")
-    limit = WARM_SECONDS * 3 + seconds + 60.0
+    limit = WARM_SECONDS + seconds + 60.0
     words = ["-m", "eve_acme.cli.bench.stock", task, "2", str(limit), str(folder)]
-    process = start(words, PYTHONPATH=f"{folder}:{_root()}")
-    try:
-        return _rate(process, lambda: _steps(folder), seconds)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        end(process)
+    with started(words, signal.SIGTERM, PYTHONPATH=f"{folder}:{ROOT}") as process:
+        return _rate(*measured(lambda: _steps(folder), seconds, process))
 
 
 def raw_reverb(task: str, folder: pathlib.Path, seconds: float) -> float:
@@ -137,14 +144,13 @@ def child(module: str, name: str, *args: float | str) -> float:
 
 def _embedded(task_name: str, seconds: float) -> float:
     from eve_acme.config import EVEConfig
-    from eve_acme.core.networks import make_networks
     from eve_acme.embedded import Engine
     from eve_acme.experiments import engines, tasks
 
     task = tasks.parse(task_name)
     environment = tasks.compact(task, tasks.load(task, 0))
     config = EVEConfig(burn_in_episodes=20)
-    engine = Engine(environment, make_networks(engines.specs(environment), config), config, 0)
+    engine = Engine(environment, engines.make_network(config, environment), config, 0)
     for _ in engine.episodes_until(40):
         pass
     steps, start = engine.env_steps, time.monotonic()
@@ -216,7 +222,7 @@ def start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: str
       stdout: as for `subprocess.Popen`.
       **environment: additional environment variables.
     """
-    env = {**os.environ, **RUNTIME, "PYTHONPATH": _root(), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = {**os.environ, **RUNTIME, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.Popen(
         [sys.executable, *words],
         env={**env, **environment},
@@ -226,56 +232,69 @@ def start(words: list[str], stdout: Any = subprocess.DEVNULL, **environment: str
     )
 
 
-def end(process: Any) -> None:
-    """Waits for a process that was asked to end; kills it after 20 seconds."""
-    try:
-        process.wait(timeout=20)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _rate(process: Any, read: Callable[[], tuple[int, float] | None], seconds: float) -> float:
-    """Returns the rate at which a process's count grows; 0 if it cannot be measured in time.
+@contextlib.contextmanager
+def started(words: list[str], stop: int, **environment: str) -> Iterator[Any]:
+    """Runs Python in the background; sends it a signal at the end, and SIGKILL 20 seconds later.
 
     Args:
-      process: the process.
-      read: returns the count and its time; None until the process is warm.
+      words: command-line arguments of Python.
+      stop: the signal.
+      **environment: additional environment variables.
+    """
+    process = start(words, **environment)
+    try:
+        yield process
+    finally:
+        process.send_signal(stop)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+Status = dict[str, Any]
+
+
+def measured(
+    read: Callable[[], Status | None], seconds: float, process: Any = None
+) -> tuple[Status, Status]:
+    """Polls for two statuses of a program, `seconds` apart.
+
+    Args:
+      read: returns a status, with its `time`; None until the program is warm.
       seconds: duration of the measurement.
+      process: the program's process, if it has just one.
 
     Raises:
-      UsageError: the process ends before that.
+      UsageError: the process ended, or the program was not warm within `WARM_SECONDS`.
     """
-    deadline = time.monotonic() + WARM_SECONDS * 3
+    deadline = time.monotonic() + WARM_SECONDS + seconds
     first = None
     while time.monotonic() < deadline:
-        if process.poll() is not None:
+        if process is not None and process.poll() is not None:
             raise UsageError(
                 f"--tasks: got one at which a program ended with exit code {process.returncode}, "
                 "allowed is one that it can learn"
             )
         now = read()
         first = first or now
-        if first and now and now[1] - first[1] >= seconds:
-            return (now[0] - first[0]) / (now[1] - first[1])
+        if first and now and now["time"] - first["time"] >= seconds:
+            return first, now
         time.sleep(0.1)
-    return 0.0
+    raise UsageError(f"bench: got a program that was not warm within {WARM_SECONDS:.0f} s")
 
 
-def _status(directory: pathlib.Path) -> tuple[int, float] | None:
-    """Returns the rounds so far and the time of the status; None until the program is warm."""
-    try:
-        status = json.loads((directory / "status.json").read_text())
-    except (OSError, ValueError):
-        return None
-    warm = status["episodes"] >= WARM_EPISODES and status["rounds"] is not None
-    return (status["rounds"], status["time"]) if warm else None
+def warm(out: pathlib.Path, episodes: int) -> Status | None:
+    """Returns the status of a run that has learnt and played `episodes` episodes, else None."""
+    status = read_status(out)
+    return status if status and status["rounds"] and status["episodes"] >= episodes else None
 
 
-def _steps(directory: pathlib.Path) -> tuple[int, float] | None:
+def _steps(directory: pathlib.Path) -> Status | None:
     total = sum(int(path.read_text() or 0) for path in directory.glob("steps-*"))
-    return (total, time.time()) if total >= WARM_STEPS else None
+    return dict(rounds=total, time=time.time()) if total >= WARM_STEPS else None
 
 
-def _root() -> str:
-    return str(pathlib.Path(__file__).resolve().parents[3])
+def _rate(first: Status, last: Status) -> float:
+    return (last["rounds"] - first["rounds"]) / (last["time"] - first["time"])

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     except KeyboardInterrupt:
         if not figures:
             raise
-        print("interrupted: these are the tasks that were measured to their end", file=sys.stderr)
+        print("interrupted: these are the tasks that were completed", file=sys.stderr)
     measure = "wall" if args.all_cores else "cpu"
     _print(figures, parts, names, measure)
     checks = targets(figures, measure)

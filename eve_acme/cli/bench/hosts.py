@@ -10,17 +10,16 @@ learner only reads episodes and serves its posterior.
 import argparse
 import contextlib
 import pathlib
-import signal
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from typing import Any
 
-from eve_acme.cli.bench import distributed, scaling
+from eve_acme.cli.bench import distributed
 from eve_acme.distributed import hosts
 from eve_acme.errors import UsageError
+from eve_acme.experiments.status import read_status
 
 TASK = "deep_sea:size=10"
 ACTORS = 3
@@ -63,38 +62,28 @@ def measure(words: list[str], place: str, seconds: float) -> float:
       place: one of `PLACES`.
       seconds: duration of the measurement.
     """
-    words = [*words, "--episodes", "1000000", "--burn-in-episodes", "20"]
-    words += ["--replay-megabytes", "100000", "--actors", str(ACTORS)]
+    words = [*words, "--episodes", "1000000", "--burn-in-episodes", "20", "--actors", str(ACTORS)]
     with tempfile.TemporaryDirectory(prefix="eve-bench-") as folder:
         out = pathlib.Path(folder) / "run"
-        words += ["--out", str(out)]
-        with _local(words) if place == "local" else _apart(words, int(place[0]), out.parent):
-            first = scaling.until(out, _all_play)
-            time.sleep(seconds)
-            last = scaling.until(out, lambda now: now["time"] >= first["time"] + seconds)
+        local = place == "local"
+        with distributed.launched(words, out) if local else _apart(words, int(place[0]), out):
+            first, last = distributed.measured(lambda: _all_play(out), seconds)
     return (last["env_steps"] - first["env_steps"]) / (last["time"] - first["time"])
 
 
-def _all_play(now: dict[str, Any]) -> bool:
-    return now["episodes"] >= 100 and len(now["episodes_by_actor"]) == ACTORS
+def _all_play(out: pathlib.Path) -> dict[str, Any] | None:
+    now = read_status(out)
+    warm = now and now["episodes"] >= 100 and len(now["episodes_by_actor"]) == ACTORS
+    return now if warm else None
 
 
 @contextlib.contextmanager
-def _local(words: list[str]) -> Iterator[None]:
-    process = distributed.start(["-m", "eve_acme.cli", "launch", *words, "--quiet"])
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGINT)
-        distributed.end(process)
-
-
-@contextlib.contextmanager
-def _apart(words: list[str], count: int, folder: pathlib.Path) -> Iterator[None]:
+def _apart(words: list[str], count: int, out: pathlib.Path) -> Iterator[None]:
     """Runs the actors on `count` hosts, and all other nodes on one more host."""
     arenas = [f"arena{i}" for i in range(count)]
     with hosts.made({"head": list(SERVERS)} | {name: [] for name in arenas}) as made:
-        nodes = hosts.Nodes(made, folder, words)
+        words = [*words, "--replay-megabytes", "100000", "--out", str(out)]
+        nodes = hosts.Nodes(made, out.parent, words)
         try:
             for role in (*SERVERS, "coordinator"):
                 nodes.start(role, "head", role)

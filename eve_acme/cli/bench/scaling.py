@@ -7,9 +7,7 @@ per round of a learner with many parameters. docs/scaling.md uses them.
 """
 
 import argparse
-import json
 import pathlib
-import signal
 import sys
 import tempfile
 import time
@@ -23,6 +21,7 @@ WIDTHS = (50, 500, 2000)
 TASK = "deep_sea:size=30"
 NO_LIMIT = 10**9
 MEGABYTES = 64
+WARM_EPISODES = 150
 FIELDS = ("env_steps", "episodes", "rounds", "posteriors_served", "posterior_bytes", "time")
 
 
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         width: distributed.child("scaling", "round_seconds", width, 2 if args.quick else 10)
         for width in (WIDTHS[:1] if args.quick else WIDTHS)
     }
-    print(f"{TASK}, {seconds:.0f} s each after 150 episodes of warm-up")
+    print(f"{TASK}, {seconds:.0f} s each after {WARM_EPISODES} episodes of warm-up")
     print(f"{'actors':>6} {'limiter':>8} {'env steps/s':>12} {'rounds/s':>9} {'bytes/episode':>14}")
     for row in rows:
         limiter = "on" if row["limited"] else "off"
@@ -51,13 +50,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         )
     print(f"one Courier server gives one client {bandwidth / 2**20:.0f} MB/s")
     for width, value in rounds.items():
-        number = int(parameters(width))
+        number = parameters(width)
         print(f"a round of a dense learner with {number:,} parameters takes {value * 1e3:.1f} ms")
     return dict(
         task=TASK,
         rows=rows,
         courier_bytes_per_second=bandwidth,
-        round_seconds={int(parameters(width)): value for width, value in rounds.items()},
+        round_seconds={parameters(width): value for width, value in rounds.items()},
     )
 
 
@@ -69,19 +68,14 @@ def measure(actors: int, limited: bool, seconds: float) -> dict[str, float]:
       limited: whether the rate limiter is on.
       seconds: duration of the measurement.
     """
+    words = [TASK, "--actors", str(actors), "--episodes", "1000000"]
+    words += ["--ahead", str(Run.ahead if limited else NO_LIMIT)]
     with tempfile.TemporaryDirectory(prefix="eve-bench-") as folder:
         out = pathlib.Path(folder) / "run"
-        words = ["launch", TASK, "--actors", str(actors), "--episodes", "1000000", "--quiet"]
-        words += ["--ahead", str(Run.ahead if limited else NO_LIMIT), "--out", str(out)]
-        words += ["--replay-megabytes", "1000000"]
-        process = distributed.start(["-m", "eve_acme.cli", *words])
-        try:
-            first = until(out, lambda now: now["episodes"] >= 150 and now["rounds"])
-            time.sleep(seconds)
-            last = until(out, lambda now: now["time"] >= first["time"] + seconds)
-        finally:
-            process.send_signal(signal.SIGINT)
-            distributed.end(process)
+        with distributed.launched(words, out) as process:
+            first, last = distributed.measured(
+                lambda: distributed.warm(out, WARM_EPISODES), seconds, process
+            )
     change = {name: last[name] - first[name] for name in FIELDS}
     return dict(
         env_steps_per_second=change["env_steps"] / change["time"],
@@ -140,43 +134,20 @@ def round_seconds(width: int, rounds: int) -> float:
     return (time.monotonic() - start) / rounds
 
 
-def parameters(width: int) -> float:
+def parameters(width: int) -> int:
     """Returns the number of parameters of the network of `round_seconds`."""
     import jax
 
-    _, _, network = _dense(width)
-    shapes = jax.eval_shape(network.init, jax.random.PRNGKey(0))
-    return sum(leaf.size for leaf in jax.tree_util.tree_leaves(shapes))
+    from eve_acme.core.networks import num_parameters
+
+    return num_parameters(jax.eval_shape(_dense(width)[2].init, jax.random.PRNGKey(0)))
 
 
 def _dense(width: int) -> tuple[Any, Any, Any]:
     from eve_acme.config import EVEConfig
-    from eve_acme.core.networks import make_networks
     from eve_acme.experiments import engines, tasks
 
     task = tasks.parse("catch/0")
     environment = tasks.compact(task, tasks.load(task, 0))
     config = EVEConfig(hidden=(width, width))
-    return environment, config, make_networks(engines.specs(environment), config)
-
-
-def until(out: pathlib.Path, condition: Any) -> dict[str, Any]:
-    """Polls a run's status.json for the first status that fulfils a condition.
-
-    Args:
-      out: the run's folder.
-      condition: function from a status to bool.
-
-    Raises:
-      RuntimeError: no such status came within three minutes.
-    """
-    deadline = time.monotonic() + 180.0
-    while time.monotonic() < deadline:
-        try:
-            status = json.loads((out / "status.json").read_text())
-            if condition(status):
-                return status
-        except (OSError, ValueError):
-            pass
-        time.sleep(0.1)
-    raise RuntimeError(f"{out}: the program did not get there in three minutes")
+    return environment, config, engines.make_network(config, environment)

@@ -14,12 +14,12 @@ import sys
 import time
 from typing import Any
 
-from eve_acme.cli import chaos
+from eve_acme.cli import chaos, runs
 from eve_acme.cli import launch as launch_lib
+from eve_acme.cli.bench.worker import resident_megabytes
 from eve_acme.distributed.node import Run
 from eve_acme.distributed.supervise import GaveUp, NodeName, Supervisor, node_names
 from eve_acme.errors import UsageError
-from eve_acme.experiments.folder import locked
 from eve_acme.experiments.status import StatusWindow
 
 TASK = "deep_sea:size=10"
@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     task = (args.tasks or [TASK])[0]
     words = ["launch", task, "--steps", str(steps), "--episodes", str(10**9)]
     words += ["--replay-megabytes", "100000", "--out", str(args.directory / "run")]
-    made = launch_lib.new(args.parse(words))
-    launch_lib.check_room(made)
+    made = runs.new(args.parse(words))
+    runs.check_room(made)
     try:
         points, kills = _soak(made, steps, most_kills, random.Random(0))
     except GaveUp as error:
@@ -54,14 +54,12 @@ def _soak(
     made: Run, steps: int, most_kills: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], int]:
     """Returns the measured points, and the number of nodes that were killed."""
-    made.directory.mkdir(parents=True)
     points: list[dict[str, Any]] = []
     killed_at: dict[NodeName, list[float]] = {name: [] for name in node_names(made)}
     kills = 0
     print("| steps | replay MB | resident MB of each node | files | MB on disk |")
     print("| --- | --- | --- | --- | --- |", flush=True)
-    with locked(made.directory):
-        launch_lib.write_config(made)
+    with runs.opened(made):
         window = StatusWindow(made.directory)
         with Supervisor(made, launch_lib.free_addresses(None)) as supervisor:
             while not supervisor.look():
@@ -92,14 +90,14 @@ def _kill(supervisor: Supervisor, name: NodeName) -> bool:
 
 def _point(made: Run, supervisor: Supervisor, status: dict[str, Any]) -> dict[str, Any]:
     """Measures one point, and prints it as a line of the table."""
-    resident = {str(name): _resident(supervisor.pid(name)) for name in node_names(made)}
+    resident = {str(name): resident_megabytes(supervisor.pid(name)) for name in node_names(made)}
     sizes = [p.stat().st_size for p in _kept_files(made.directory)]
     point = dict(
         steps=status["env_steps"],
-        replay=(status["replay_bytes"] or 0) / 1e6,
+        replay=(status["replay_bytes"] or 0) / 2**20,
         resident=resident,
         files=len(sizes),
-        disk=sum(sizes) / 1e6,
+        disk=sum(sizes) / 2**20,
     )
     shown = " ".join(f"{name} {megabytes:.0f}" for name, megabytes in resident.items())
     print(
@@ -114,15 +112,6 @@ def _kept_files(directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns all files except those that only running processes use."""
     gone = {directory / "compiled", directory / "tmp"}
     return [p for p in directory.rglob("*") if p.is_file() and not gone & set(p.parents)]
-
-
-def _resident(pid: int) -> float:
-    """Returns the resident memory of a process in megabytes; 0 if it has just died."""
-    try:
-        pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, IndexError):
-        return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def _growth(points: list[dict[str, Any]]) -> dict[str, float]:

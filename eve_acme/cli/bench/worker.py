@@ -7,6 +7,7 @@ of each part of EVE.
 
 import json
 import os
+import pathlib
 import resource
 import subprocess
 import sys
@@ -104,15 +105,13 @@ def samples_per_step(engine: Any) -> int:
     return agent._batch_size * getattr(agent, "_num_ensemble", 1) // agent._sgd_period
 
 
-def resident_megabytes() -> float:
-    """Returns the current resident memory of this process."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def peak_megabytes() -> float:
-    """Returns the peak resident memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def resident_megabytes(pid: int | str = "self") -> float:
+    """Returns the current resident memory of a process; 0 if it has just died."""
+    try:
+        pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def take_steps(engine: Any, steps: int) -> dict[str, float]:
@@ -147,7 +146,7 @@ def _answer(engine: Any, question: dict[str, Any]) -> dict[str, Any]:
         return take_steps(engine, question["steps"])
     replay = getattr(engine, "replay", None)
     return dict(
-        peak=peak_megabytes(),
+        peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         resident=resident_megabytes(),
         replay=replay.nbytes / 2**20 if replay is not None else 0.0,
     )

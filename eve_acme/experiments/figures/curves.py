@@ -20,25 +20,21 @@ def curves(request: Request) -> Any:
     rows = request.main()
     task = request.task or tasks_of(rows)[0]
     rows = rows[rows["task"] == task]
-    series = style.series_of(rows)
-    colours = style.colours(series)
-    figure, axes = style.new()
-    axis = axes[0, 0]
+    figure, axis = style.single()
     entries = []
-    for one in series:
-        of_one = style.rows_of(rows, one)
+    for one, colour, of_one in style.groups(rows):
         drawn = []
         for _, run in of_one.groupby("seed"):
             run = run.sort_values("episode")
             episodes = run["episode"].diff().fillna(run["episode"])
             mean = run["total_return"].diff().fillna(run["total_return"]) / episodes
             middle = run["episode"] - (episodes - 1) / 2
-            [line] = axis.plot(middle, mean, color=colours[one], lw=0.8, alpha=0.6)
+            [line] = axis.plot(middle, mean, color=colour, lw=0.8, alpha=0.6)
             style.hover(line, style.run_text(run.iloc[-1]))
             drawn.append(pd.Series(mean.to_numpy(), index=middle.to_numpy()))
         together = pd.concat(drawn, axis=1).dropna()
-        axis.plot(together.index, together.mean(axis=1), color=colours[one], lw=2)
-        entries.append((f"{one.name}, {style.seeds(len(drawn))}", colours[one]))
+        axis.plot(together.index, together.mean(axis=1), color=colour, lw=2)
+        entries.append((f"{one.name}, {style.seeds(len(drawn))}", colour))
     axis.set(xlabel="episode", ylabel="return (mean between logged episodes)")
     if rows["episode"].max() > LONG:
         style.log_ticks(axis.xaxis)

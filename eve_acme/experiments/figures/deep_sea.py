@@ -59,26 +59,22 @@ def failures(request: Request) -> Any:
             f"--size: got {size}, allowed is one that RESULTS have: {', '.join(map(str, sizes))}"
         )
     rows = rows[rows["size"] == size]
-    series = style.series_of(rows)
-    colours = style.colours(series)
-    figure, axes = style.new()
-    axis = axes[0, 0]
+    figure, axis = style.single()
     entries = []
-    for one in series:
-        of_one = style.rows_of(rows, one)
+    for one, colour, of_one in style.groups(rows):
         runs = list(of_one.groupby(["task", "seed"]))
         for _, run in runs:
             last, share = run.iloc[-1], run["total_bad_episodes"] / run["episode"]
             text = f"{style.run_text(last)}: {last['total_bad_episodes']:g} bad of "
-            [line] = axis.plot(run["episode"], share, color=colours[one], lw=1.2, alpha=0.8)
+            [line] = axis.plot(run["episode"], share, color=colour, lw=1.2, alpha=0.8)
             style.hover(line, f"{text}{last['episode']} episodes")
             if last["stopped"]:
-                [end] = axis.plot(last["episode"], share.iloc[-1], "o", ms=4, color=colours[one])
+                [end] = axis.plot(last["episode"], share.iloc[-1], "o", ms=4, color=colour)
                 style.hover(end, f"{style.run_text(last)}: stopped when solved")
         stopped = ", stopped when solved" if of_one["stopped"].ne("").any() else ""
         unfinished = sum(not run["finished"].iloc[-1] for _, run in runs)
         stopped += f", {unfinished} not finished" if unfinished else ""
-        entries.append((f"{one.name}, {style.seeds(len(runs))}{stopped}", colours[one]))
+        entries.append((f"{one.name}, {style.seeds(len(runs))}{stopped}", colour))
     if size == PAPER_SIZE:
         axis.plot(PAPER_EPISODES, PAPER_BAD, "v", ms=6, color=style.INK)
         entries.append(("reference: the paper's text, fewer bad than this", style.INK))
@@ -103,26 +99,20 @@ def sizes(request: Request) -> Any:
             f"figure: got RESULTS with {ends['size'].nunique()} size of deep_sea, allowed for "
             "sizes are two or more"
         )
-    series = style.series_of(ends)
-    colours = style.colours(series)
-    figure, axes = style.new()
-    axis = axes[0, 0]
+    figure, axis = style.single()
     entries = []
-    for one in series:
-        of_one = style.rows_of(ends, one)
-        solved = of_one[of_one["solved"]]
-        style.dots(axis, solved, solved["size"], "episodes_to_solve", colours[one])
-        missed = of_one[~of_one["solved"]]
-        unsolved = dict(marker="^", ms=6, mfc="none")
-        style.dots(axis, missed, missed["size"], "episodes_to_solve", colours[one], **unsolved)
+    for one, colour, of_one in style.groups(ends):
+        episodes = of_one["episodes_to_solve"]
+        style.dots(axis, of_one, of_one["size"], episodes, "episodes_to_solve", colour)
+        solved, missed = of_one[of_one["solved"]], of_one[~of_one["solved"]]
         by_size = of_one.groupby("size")
         middle = by_size["episodes_to_solve"].median()[by_size["solved"].mean() >= 0.5]
-        axis.plot(middle.index, middle, color=colours[one], lw=1)
+        axis.plot(middle.index, middle, color=colour, lw=1)
         slope = exponent(solved["size"].to_numpy(), solved["episodes_to_solve"].to_numpy())
         fitted = "" if slope is None else f", about N^{slope:.2f}"
         failed = f", {len(missed)} not solved (triangles)" if len(missed) else ""
         number = style.seeds_span(by_size["seed"].nunique())
-        entries.append((f"{one.name}{fitted}, {number} a size{failed}", colours[one]))
+        entries.append((f"{one.name}{fitted}, {number} a size{failed}", colour))
     budget = {n: e for n, e in HYPERAGENT.items() if n <= 2 * ends["size"].max()}
     if budget:
         axis.plot(list(budget), list(budget.values()), "x--", lw=1, ms=5, color=style.INK)

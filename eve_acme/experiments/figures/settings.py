@@ -195,9 +195,7 @@ def _values(
         runs = ends[ends["setting"] == setting]
         if runs.empty:
             continue
-        solved = runs["solved"].astype(bool) if "solved" in runs else runs["seed"] >= 0
-        style.dots(axis, runs[solved], number, y, colour)
-        style.dots(axis, runs[~solved], number, y, colour, marker="^", ms=6, mfc="none")
+        style.dots(axis, runs, number, runs[y], y, colour)
         middle = runs[y].median()
         medians.append((number, middle))
         if setting == own:

@@ -57,13 +57,8 @@ def _draw(axis: Any, panel: Panel, colours: Mapping[style.Series, str], named: b
         names.append(f"{name} ({number})" if named else number)
         if runs.empty:
             continue
-        solved = runs["solved"].astype(bool) if "solved" in runs else runs["seed"] >= 0
-        for of_run, (_, run) in zip(solved, runs.iterrows(), strict=True):
-            colour = colours[style.Series(run["agent"], run["setting"])]
-            form = dict(marker="o", ms=4.5) if of_run else dict(marker="^", ms=6, mfc="none")
-            [dot] = axis.plot(run[panel.value], row, color=colour, alpha=0.75, ls="none", **form)
-            what = panel.value.replace("_", " ") if of_run else "not solved within"
-            style.hover(dot, f"{style.run_text(run)}: {what} {run[panel.value]:.4g}")
+        colour = colours[style.Series(*runs.iloc[0][["agent", "setting"]])]
+        style.dots(axis, runs, runs[panel.value], row, panel.value, colour)
         middle = runs[panel.value].median()
         axis.plot([middle, middle], [row - 0.3, row + 0.3], color=style.INK, lw=1.5)
     axis.set_yticks(range(len(names)), names, fontsize=8)

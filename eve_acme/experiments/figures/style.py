@@ -137,26 +137,41 @@ def new(
     return figure, figure.subplots(rows, columns, squeeze=False, **more)
 
 
+def single(**more: Any) -> Any:
+    """Makes a figure with one pair of axes; returns both. Takes the arguments of `new`."""
+    figure, axes = new(**more)
+    return figure, axes[0, 0]
+
+
+def groups(frame: pd.DataFrame) -> list[tuple[Series, str, pd.DataFrame]]:
+    """Splits a table into agents with their colours and rows, in the order of `series_of`."""
+    series = series_of(frame)
+    return [(one, colour, rows_of(frame, one)) for one, colour in colours(series).items()]
+
+
 def hover(artist: Any, text: str) -> None:
     """Sets an artist's tooltip, which browsers show when the pointer is on it."""
     artist.set_gid(_HOVER + text)
 
 
-def dots(axis: Any, runs: pd.DataFrame, x: Any, y: str, colour: str, **more: Any) -> None:
-    """Draws one dot for each run, with agent, setting, task and seed as its tooltip.
+def dots(axis: Any, runs: pd.DataFrame, x: Any, y: Any, value: str, colour: str) -> None:
+    """Draws a dot for each run, or an open triangle if it is not solved, with a tooltip.
 
     Args:
       axis: axes to draw on.
-      runs: one row for each run, with the columns of `table.RUN` and `y`.
+      runs: one row for each run, with the columns of `table.RUN`, `value`, optionally `solved`.
       x: one position for each run, or one for all.
-      y: the column to draw.
+      y: likewise.
+      value: the column that the tooltip shows.
       colour: colour of the dots.
-      **more: arguments of `Axes.plot`.
     """
-    form: dict[str, Any] = dict(marker="o", ms=4, alpha=0.7, color=colour, ls="none", mew=0.8)
-    for place, (_, run) in zip(np.broadcast_to(x, len(runs)), runs.iterrows(), strict=True):
-        [dot] = axis.plot([place], [run[y]], **{**form, **more})
-        hover(dot, f"{run_text(run)}: {y.replace('_', ' ')} {run[y]:.4g}")
+    places = np.broadcast_arrays(x, y, runs.index)[:2]
+    for px, py, (_, run) in zip(*places, runs.iterrows(), strict=True):
+        solved = run.get("solved", True)
+        form: Any = dict(marker="o", ms=4) if solved else dict(marker="^", ms=6, mfc="none")
+        [dot] = axis.plot([px], [py], alpha=0.7, color=colour, ls="none", mew=0.8, **form)
+        what = value.replace("_", " ") if solved else "not solved within"
+        hover(dot, f"{run_text(run)}: {what} {run[value]:.4g}")
 
 
 def run_text(run: pd.Series) -> str:
@@ -169,11 +184,16 @@ def seeds(number: int) -> str:
     return f"{number} seed" if number == 1 else f"{number} seeds"
 
 
+def png(figure: Any, dpi: int = 150) -> bytes:
+    """Returns the figure as a PNG."""
+    return _drawn(figure, "png", dpi=dpi)
+
+
 def save(figure: Any) -> dict[str, bytes]:
     """Returns the figure's files by suffix: PNG, and SVG with tooltips."""
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
-    return dict(png=_drawn(figure, "png", dpi=150), svg=ElementTree.tostring(_svg(figure)))
+    return dict(png=png(figure), svg=ElementTree.tostring(_svg(figure)))
 
 
 def inline(figure: Any, label: str) -> str:

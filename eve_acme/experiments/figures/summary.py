@@ -17,7 +17,7 @@ def radar(request: Request) -> Any:
     A tag is shown if at least half of its experiments were run.
     """
     by_seed = _scores(request)
-    tags = scores.by_tag(by_seed)
+    tags = scores.estimates(by_seed, "tag")
     counts = {tag: scores.experiments_with(tag) for tag in scores.TAGS}
     enough = tags[tags["experiments"] * 2 >= tags["tag"].map(counts)]
     shown = [tag for tag in scores.TAGS if tag in set(enough["tag"])]
@@ -26,24 +26,21 @@ def radar(request: Request) -> Any:
             f"figure: got RESULTS with scores of {', '.join(shown) or 'no tag'}, allowed for radar "
             "are three tags or more, each with half of its experiments (see the figure scores)"
         )
-    series = style.series_of(enough)
-    colours = style.colours(series)
-    figure, axes = style.new(size=(5.4, 5.0), subplot_kw=dict(polar=True))
-    axis = axes[0, 0]
+    figure, axis = style.single(size=(5.4, 5.0), subplot_kw=dict(polar=True))
     angles = dict(zip(shown, np.linspace(0, 2 * np.pi, len(shown), endpoint=False), strict=True))
     entries = []
-    for one in series:
-        of_one = style.rows_of(enough, one).set_index("tag").reindex(shown)
+    for one, colour, of_one in style.groups(enough):
+        of_one = of_one.set_index("tag").reindex(shown)
         values = [getattr(mean, "value", np.nan) for mean in of_one["mean"]]
         ring = [*angles.values(), 0.0]
-        axis.plot(ring, [*values, values[0]], color=colours[one], lw=2)
-        axis.fill(ring, [*values, values[0]], color=colours[one], alpha=0.08)
+        axis.plot(ring, [*values, values[0]], color=colour, lw=2)
+        axis.fill(ring, [*values, values[0]], color=colour, alpha=0.08)
         for tag in shown:
             for seed, value in _tag_by_seed(style.rows_of(by_seed, one), tag).items():
-                [dot] = axis.plot(angles[tag], value, "o", ms=3.5, color=colours[one], alpha=0.7)
+                [dot] = axis.plot(angles[tag], value, "o", ms=3.5, color=colour, alpha=0.7)
                 style.hover(dot, f"{one.name}, {tag}, seed {seed}: score {value:.3f}")
         number = style.rows_of(by_seed, one)["seed"].nunique()
-        entries.append((f"{one.name}, {style.seeds(number)}", colours[one]))
+        entries.append((f"{one.name}, {style.seeds(number)}", colour))
     most = tags.groupby("tag")["experiments"].max()
     names = [
         tag.replace("_", "\n")
@@ -93,8 +90,7 @@ def intervals(request: Request) -> Any:
         lines.append(
             ("interquartile mean", {one: scores.estimate(s, iqm) for one, s in strata.items()})
         )
-    figure, axes = style.new(size=(5.4, 1.3 + len(lines) * (0.16 + 0.13 * len(series))))
-    axis = axes[0, 0]
+    figure, axis = style.single(size=(5.4, 1.3 + len(lines) * (0.16 + 0.13 * len(series))))
     for row, (name, estimates) in enumerate(lines):
         for one, (value, low, high) in estimates.items():
             place = row + 0.7 * ((series.index(one) + 0.5) / len(series) - 0.5)
@@ -110,9 +106,7 @@ def intervals(request: Request) -> Any:
     entries = []
     for one in series:
         number = style.rows_of(by_seed, one).groupby("experiment")["seed"].nunique()
-        span = f"{number.min()} to {number.max()} seeds"
-        same = number.min() == number.max()
-        entries.append((f"{one.name}, {style.seeds(number.max()) if same else span}", colours[one]))
+        entries.append((f"{one.name}, {style.seeds_span(number)}", colours[one]))
     style.legend(figure, entries)
     return figure
 
