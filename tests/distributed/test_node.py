@@ -91,7 +91,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch):
         ([*good, "--addresses", "counter=x", *task], "--addresses: got counter=x, allowed is"),
         ([*good, "--addresses", "boss=x:1", *task], "--addresses: got boss=x:1, allowed is"),
         ([*good, "--run", str(tmp_path / "none")], "allowed is a config.json of 'eve launch'"),
-        ([*good, "--run", "x", *task], "--run: got 'x', allowed is none beside"),
+        ([*good, "--run", "x", *task], "--run: got 'x', allowed is either it or arguments"),
         (["--role", "replay", "--", "catch/0", "--out", "/proc/none"], "--out: got '/proc/none'"),
     ):
         assert main(["node", *words]) == 2
