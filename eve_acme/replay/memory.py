@@ -12,7 +12,7 @@ from eve_acme.core.evidence import Evidence
 from eve_acme.core.networks import Network
 from eve_acme.replay.columns import Replay
 from eve_acme.replay.windows import Windows
-from eve_acme.types import New, Rounds, Transition
+from eve_acme.types import HostArray, New, Rounds, Transition
 
 MOST_ROUNDS, MOST_BYTES = 10, 2**24
 """Largest number of rounds that are learnt in one call (those of the steps for which actors use one
@@ -188,15 +188,18 @@ class Memory:
         self.waiting = 0
         return rounds
 
+    @property
+    def _pending(self) -> list[HostArray]:
+        return [self._index, self._steps, self._scale, self._largest]
+
     def save(self) -> dict[str, Any]:
         """Returns the whole state."""
-        pending = (self._index, self._steps, self._scale, self._largest)
         return dict(
             replay=self.replay.save(),
             evidence=self.evidence.save(),
             windows=self._windows.save(),
             rng=self.rng.bit_generator.state,
-            pending=[column[: self.waiting].copy() for column in pending],
+            pending=[column[: self.waiting].copy() for column in self._pending],
         )
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -206,6 +209,5 @@ class Memory:
         self._windows.restore(saved["windows"])
         self.rng.bit_generator.state = saved["rng"]
         self.waiting = len(saved["pending"][0])
-        pending = (self._index, self._steps, self._scale, self._largest)
-        for column, rows in zip(pending, saved["pending"], strict=True):
+        for column, rows in zip(self._pending, saved["pending"], strict=True):
             column[: self.waiting] = rows
