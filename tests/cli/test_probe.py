@@ -63,10 +63,10 @@ def test_groups_of_visits():
 @pytest.mark.parametrize("engine", [None, "embedded", pytest.param("acme", marks=pytest.mark.acme)])
 def test_the_unvisited_stand_clearly_above_the_visited(tmp_path, engine, capsys):
     out = tmp_path / "probe"
-    words = ["--task", "deep_sea:size=12", "--episodes", "30"]
+    words = ["--task", "deep_sea:size=12", "--episodes", "25"]
     if engine:
         run = tmp_path / "run"
-        words = ["run", "deep_sea:size=12", "--episodes", "30", "--quiet", "--out", str(run)]
+        words = ["run", "deep_sea:size=12", "--episodes", "25", "--quiet", "--out", str(run)]
         assert main([*words, "--engine", engine]) == 0
         words, out = [str(run)], run / "probe"
     assert main(["probe", *words, *([] if engine else ["--out", str(out)])]) == 0
@@ -78,7 +78,7 @@ def test_the_unvisited_stand_clearly_above_the_visited(tmp_path, engine, capsys)
         assert numbers[part]["unvisited_above_visited"] > 0.95
         assert numbers[part]["median_std_unvisited"] > 10 * numbers[part]["median_std_visited"]
     visits = np.loadtxt(out / "probe.csv", delimiter=",", skiprows=1)[:, 0]
-    assert visits.sum() == 30 * 12  # Every step of 30 episodes was somewhere.
+    assert visits.sum() == 25 * 12  # Every step of 25 episodes was somewhere.
     assert (out / "probe.png").read_bytes().startswith(b"\x89PNG")
     assert "rank correlation -0." in capsys.readouterr().out
 

@@ -83,7 +83,7 @@ def test_one_minibatch_by_hand(scale):
 def test_bootstraps_are_bounded_by_the_largest_return(scale, largest, best):
     """max(2, 4) at s' = 2, but no more than the largest return, in units of the scale, and
     prior_std = 0.5 above. A scale that is not known is one."""
-    config = _config(prior_std=0.5)
+    config = _config(prior="unit", prior_std=0.5)
     learner = rounds.make_learner(config, LINEAR)
     known = Round(1, 1.0, scale=scale)
     scale = scale or 1.0

@@ -283,5 +283,5 @@ def test_a_task_and_an_environment_at_once_are_refused(capsys):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(UsageError, match="allowed once the package is there"):
+    with pytest.raises(UsageError, match="allowed once the package is installed"):
         external.load("gymnasium:CartPole-v1", 0)
