@@ -7,6 +7,7 @@ or the noise of returns, the landmarks are rebuilt, each with the visits of the 
 nearest to it.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -257,11 +258,16 @@ class Factor:
         self._landmarks = None if marks is None else Landmarks(*(x.copy() for x in marks))
 
 
+@functools.lru_cache
+def _hash_factors(width: int) -> HostArray:
+    """Returns odd numbers `[width]`: products with them lose no bit."""
+    return np.random.default_rng(0).integers(1, 2**63, width, np.uint64) | np.uint64(1)
+
+
 def _distinct(rows: HostArray) -> tuple[HostArray, HostArray]:
     """Returns the places of the distinct rows of `[m, d]`, and for each row the place of its equal
     among them. Compares hashes of 64 bits, which is much faster than sorting rows."""
-    factors = np.random.default_rng(0).integers(1, 2**63, rows.shape[1], np.uint64) | np.uint64(1)
-    hashed = (rows.view(np.uint32) * factors).sum(axis=1, dtype=np.uint64)
+    hashed = (rows.view(np.uint32) * _hash_factors(rows.shape[1])).sum(axis=1, dtype=np.uint64)
     return np.unique(hashed, return_index=True, return_inverse=True)[1:]
 
 

@@ -50,7 +50,8 @@ class State(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Statistics of a round, as of the time when its minibatches were drawn.
+    """Statistics of a round, as of the time when its minibatches were drawn; `shares` are as of the
+    time when they are learnt.
 
     Attributes:
       n: scalar, environment steps.

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eve_acme.core import tangent, tangent_factor
+from eve_acme.core import noise, tangent, tangent_factor
 from eve_acme.core.tangent import Arrow, Landmarks
 from eve_acme.core.tangent_factor import Factor
 from eve_acme.types import SparseInput
@@ -467,3 +467,23 @@ def test_of_several_hashes_the_one_that_knows_least_is_right(monkeypatch):
     found = tangent.residual_variance(repeating, asked)[0]
     precision = np.where(all_shared, 1.0 + whole, 1.0).astype(np.float32)
     np.testing.assert_array_equal(found, np.float32(1.0) / precision)
+
+
+def test_equal_inputs_are_computed_once_and_have_equal_shares():
+    """Once visits repeat; each input has the share that it has when it is asked for alone. Rows
+    that differ in one bit, or in the order of their entries, are distinct."""
+    inputs = _dense(6, 5)
+    factor = Factor(5, 2, OMEGA, LAYERS)
+    repeated = np.array([1.0, 1.0, 0.0, 0.0])
+    for i, x in enumerate([*inputs, *inputs]):
+        factor.add(x, i % 2, repeated if i >= 6 else noise.ONCE)
+    near = np.nextafter(inputs[1], np.float32(9.0))
+    asked = np.array([inputs[0], inputs[1], inputs[0], near, inputs[1][::-1], inputs[1]])
+    first, again = tangent_factor._distinct(asked)
+    np.testing.assert_array_equal(asked[first][again], asked)
+    assert len(first) == 4
+    shares = factor.shares(asked[None])[0]
+    alone = np.array([factor.shares(x[None])[0] for x in asked])
+    np.testing.assert_allclose(shares, alone, rtol=1e-4)
+    np.testing.assert_array_equal(shares[[0, 1]], shares[[2, 5]])
+    assert len(np.unique(np.round(shares[:, 0], 6))) >= 3
